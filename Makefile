@@ -1,0 +1,44 @@
+# Two commands are all a new machine needs: `make demo` and `make test`. Both create .venv and install into it.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test check unit bench fmt clean lock help
+
+help:
+	@echo "make demo    a flow survives kill -9 of its worker, before your eyes"
+	@echo "make test    everything CI runs"
+	@echo "make check   the fast half: format, lint, types, layers, unit, sandbox and replay tests; no server"
+	@echo "make bench   the benchmarks, with their bars"
+	@echo "make fmt     format the code"
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m examples.demo
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/pytest tests/unit tests/sandbox tests/replay --cov --cov-report=term --cov-fail-under=95
+
+test: check
+	$(BIN)/pytest tests/integration tests/e2e tests/chaos
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+fmt: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock:
+	$(BIN)/python -m pip freeze --exclude-editable | LC_ALL=C sort > constraints.txt
+
+clean:
+	rm -rf .venv .holdfast .pytest_cache .ruff_cache .hypothesis .coverage

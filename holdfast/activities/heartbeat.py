@@ -1,0 +1,79 @@
+"""Heartbeats for every activity, so that a dead worker is noticed in seconds and a long node's state is kept.
+
+The node's own code never has to beat. What it last saved is sent again with every beat: a beat without it would
+erase it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+
+from holdfast.contracts.names import WORKER_SHUTDOWN
+from holdfast.flows.shapes import is_object
+
+_BEATS_PER_TIMEOUT = 5
+
+
+@dataclass
+class Saved:
+    """What the node has saved in this attempt or an earlier one, and whether the run still wants it."""
+
+    state: dict[str, Any] = field(default_factory=dict[str, Any])
+    beat: Callable[[], None] = field(default=lambda: None)
+    cancelled: bool = False
+
+
+_saved: ContextVar[Saved] = ContextVar("holdfast_saved")
+
+
+def saved() -> Saved:
+    """The state of the activity this is called from."""
+    return _saved.get()
+
+
+class HeartbeatInterceptor(Interceptor):
+    """Wraps every activity of a worker."""
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002
+        return _Inbound(next)
+
+
+class _Inbound(ActivityInboundInterceptor):
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002
+        info = activity.info()
+        earlier = info.heartbeat_details[0] if info.heartbeat_details else None
+        held = Saved(state=dict(earlier) if is_object(earlier) else {})
+        _saved.set(held)
+        if info.is_local or not info.heartbeat_timeout:
+            return await super().execute_activity(input)
+        loop = asyncio.get_running_loop()
+
+        def beat() -> None:
+            # The node may run in another thread; the SDK's heartbeat belongs to the loop's.
+            loop.call_soon_threadsafe(activity.heartbeat, *([held.state] if held.state else []))
+
+        held.beat = beat
+        interval = info.heartbeat_timeout.total_seconds() / _BEATS_PER_TIMEOUT
+        beating = asyncio.create_task(_beat(held, interval))
+        try:
+            return await super().execute_activity(input)
+        except asyncio.CancelledError:
+            held.cancelled = True
+            if activity.is_worker_shutdown():
+                # Said as a failure of its own kind: the run schedules the node anew instead of failing.
+                raise ApplicationError("the worker was stopped while it ran this", type=WORKER_SHUTDOWN) from None
+            raise
+        finally:
+            beating.cancel()
+
+
+async def _beat(held: Saved, interval: float) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        activity.heartbeat(*([held.state] if held.state else []))

@@ -1,0 +1,278 @@
+"""The one idea: everything that happens in a run is a transition, and a checkpoint is a fold over transitions.
+
+Pure data and pure functions. A transition is never changed once recorded; a state shares the values of the
+transitions it was folded from, so they must not be changed either.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.checkpoints.models import (
+    CheckpointRecord,
+    CheckpointStatus,
+    CheckpointSummary,
+    NodeRecord,
+    RunnableStatus,
+)
+from holdfast.flows.ids import checkpoint_id
+from holdfast.flows.spec import CheckpointConfig
+
+
+class _Base(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    at: datetime
+    seq: int = 0
+    path: str = ""
+
+
+class RunStarted(_Base):
+    kind: Literal["run_started"] = "run_started"
+
+
+class RunResumed(_Base):
+    """The run goes on from another run's checkpoint: `kept` will not be executed again, `forgotten` will."""
+
+    kind: Literal["run_resumed"] = "run_resumed"
+    checkpoint_id: str
+    kept: list[str] = Field(default_factory=list[str])
+    forgotten: list[str] = Field(default_factory=list[str])
+    warnings: list[str] = Field(default_factory=list[str])
+
+
+class NodeStarted(_Base):
+    kind: Literal["node_started"] = "node_started"
+    node_type: str
+    input_data: Any = None
+    internal_state: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class NodeCompleted(_Base):
+    kind: Literal["node_completed"] = "node_completed"
+    output_data: Any = None
+    internal_state: dict[str, Any] = Field(default_factory=dict[str, Any])
+    attempts: int = 1
+    cached: bool = False
+    warnings: list[str] = Field(default_factory=list[str])
+
+
+class NodeFailed(_Base):
+    """`handled`: the flow goes on (an error edge, or a behaviour of `return` or `skip`), and a resume keeps it so."""
+
+    kind: Literal["node_failed"] = "node_failed"
+    error: dict[str, Any]
+    internal_state: dict[str, Any] = Field(default_factory=dict[str, Any])
+    attempts: int = 1
+    handled: bool = False
+
+
+class NodeSkipped(_Base):
+    kind: Literal["node_skipped"] = "node_skipped"
+    node_type: str
+    reason: str
+
+
+class RunCompleted(_Base):
+    kind: Literal["run_completed"] = "run_completed"
+
+
+class RunFailed(_Base):
+    kind: Literal["run_failed"] = "run_failed"
+    error: dict[str, Any]
+
+
+class RunCancelled(_Base):
+    kind: Literal["run_cancelled"] = "run_cancelled"
+
+
+Transition = Annotated[
+    RunStarted
+    | RunResumed
+    | NodeStarted
+    | NodeCompleted
+    | NodeFailed
+    | NodeSkipped
+    | RunCompleted
+    | RunFailed
+    | RunCancelled,
+    Field(discriminator="kind"),
+]
+
+_DONE = {"node_completed", "node_failed", "node_skipped"}
+
+
+def apply(state: CheckpointRecord, transition: Transition) -> None:
+    """Moves `state`, which the caller owns, one transition on."""
+    if transition.seq != state.sequence_number + 1:
+        raise ValueError(f"transition {transition.seq} cannot follow {state.sequence_number}: the ledger has a hole")
+    state.sequence_number = transition.seq
+    state.id = checkpoint_id(state.run_id, transition.seq)
+    state.created_at = state.updated_at = transition.at
+    match transition:
+        case NodeStarted():
+            state.node_states[transition.path] = NodeRecord(
+                node_id=transition.path,
+                node_type=transition.node_type,
+                status=RunnableStatus.RUNNING,
+                input_data=transition.input_data,
+                internal_state=transition.internal_state,
+                started_at=transition.at,
+            )
+        case NodeCompleted():
+            _finish(state, transition, RunnableStatus.SUCCESS, output_data=transition.output_data, done=True)
+        case NodeFailed():
+            _finish(state, transition, RunnableStatus.FAILURE, error=transition.error, done=transition.handled)
+        case NodeSkipped():
+            state.node_states[transition.path] = NodeRecord(
+                node_id=transition.path,
+                node_type=transition.node_type,
+                status=RunnableStatus.SKIP,
+                error={"type": "skipped", "message": transition.reason},
+                completed_at=transition.at,
+            )
+            _complete(state, transition.path)
+        case RunStarted():
+            state.status = CheckpointStatus.ACTIVE
+        case RunResumed():
+            _resume(state, transition)
+        case RunCompleted():
+            state.status = CheckpointStatus.COMPLETED
+        case RunFailed():
+            state.status = CheckpointStatus.FAILED
+            state.metadata["error"] = transition.error
+        case RunCancelled():
+            state.status = CheckpointStatus.FAILED
+            state.metadata["error"] = {"type": "cancelled", "message": "the run was cancelled"}
+
+
+def _finish(
+    state: CheckpointRecord,
+    transition: NodeCompleted | NodeFailed,
+    status: RunnableStatus,
+    *,
+    done: bool,
+    **fields: Any,
+) -> None:
+    before = state.node_states[transition.path]
+    state.node_states[transition.path] = before.model_copy(
+        update={
+            "status": status,
+            "completed_at": transition.at,
+            "attempts": transition.attempts,
+            "internal_state": transition.internal_state,
+            **fields,
+        }
+    )
+    if done:
+        _complete(state, transition.path)
+
+
+def _complete(state: CheckpointRecord, path: str) -> None:
+    state.completed_node_ids.append(path)
+    if path in state.pending_node_ids:
+        state.pending_node_ids.remove(path)
+
+
+def _resume(state: CheckpointRecord, transition: RunResumed) -> None:
+    state.status = CheckpointStatus.ACTIVE
+    state.parent_checkpoint_id = transition.checkpoint_id
+    state.metadata.pop("error", None)
+    for node_id in transition.forgotten:
+        known = state.node_states.pop(node_id, None)
+        if known is not None and known.internal_state:
+            # The state of an unfinished node is given back to it; its old outcome is not.
+            state.node_states[node_id] = known.model_copy(
+                update={"status": RunnableStatus.UNDEFINED, "output_data": None, "error": None, "completed_at": None}
+            )
+    forgotten = set(transition.forgotten)
+    state.completed_node_ids = [node_id for node_id in state.completed_node_ids if node_id not in forgotten]
+    known_pending = set(state.pending_node_ids)
+    state.pending_node_ids += [node_id for node_id in transition.forgotten if node_id not in known_pending]
+
+
+def fold(base: CheckpointRecord, transitions: Iterable[Transition]) -> CheckpointRecord:
+    """The state after `transitions`; `base` is left as it was."""
+    state = base.fork()
+    for transition in transitions:
+        apply(state, transition)
+    return state
+
+
+def is_checkpoint(transition: Transition, config: CheckpointConfig) -> bool:
+    """Whether the author wants a checkpoint listed after this transition. The state exists at every one of them."""
+    if not config.enabled or transition.kind in ("run_started", "node_started"):
+        return False
+    if transition.kind in _DONE:
+        if transition.path in config.exclude_nodes:
+            return False
+        return config.checkpoint_on_failure if transition.kind == "node_failed" else config.checkpoint_after_node
+    if transition.kind == "run_failed":
+        return config.checkpoint_on_failure
+    return True
+
+
+def summaries(
+    base: CheckpointRecord, transitions: Sequence[Transition], config: CheckpointConfig
+) -> list[CheckpointSummary]:
+    """The listed checkpoints, oldest first."""
+    found: list[CheckpointSummary] = []
+    state = base.fork()
+    for transition in transitions:
+        apply(state, transition)
+        if is_checkpoint(transition, config):
+            found.append(
+                CheckpointSummary(
+                    id=state.id,
+                    sequence_number=state.sequence_number,
+                    status=state.status,
+                    created_at=transition.at,
+                    event=transition.kind,
+                    node_id=transition.path or None,
+                    completed=len(state.completed_node_ids),
+                    total=len(state.completed_node_ids) + len(state.pending_node_ids),
+                )
+            )
+    return found
+
+
+class Ledger:
+    """The transitions of one execution since its base, and the state they have led to."""
+
+    def __init__(self, base: CheckpointRecord) -> None:
+        self._base = base
+        self._transitions: list[Transition] = []
+        self.state = base.fork()
+
+    @property
+    def seq(self) -> int:
+        return self.state.sequence_number
+
+    @property
+    def base_seq(self) -> int:
+        return self._base.sequence_number
+
+    def record(self, transition: Transition) -> None:
+        """Numbers the transition and moves the state on."""
+        transition.seq = self.seq + 1
+        apply(self.state, transition)
+        self._transitions.append(transition)
+
+    def since(self, seq: int, limit: int | None = None) -> Sequence[Transition]:
+        """Transitions after `seq`, oldest first."""
+        start = max(0, seq - self.base_seq)
+        return self._transitions[start : None if limit is None else start + limit]
+
+    def at(self, seq: int | None = None) -> CheckpointRecord:
+        """The state after transition `seq` (now, when None); LookupError when this execution does not have it."""
+        if seq is None:
+            return self.state.fork()
+        if not self.base_seq <= seq <= self.seq:
+            raise LookupError(f"there is no checkpoint {seq}: this execution has {self.base_seq} to {self.seq}")
+        return fold(self._base, self._transitions[: seq - self.base_seq])
+
+    def summaries(self, config: CheckpointConfig) -> list[CheckpointSummary]:
+        """The checkpoints the author wants listed, oldest first."""
+        return summaries(self._base, self._transitions, config)

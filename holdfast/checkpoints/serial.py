@@ -1,0 +1,94 @@
+"""Checkpoints as text and bytes, with a checksum that is verified before anything is believed."""
+
+import hashlib
+import json
+from typing import Any, cast
+
+import yaml
+from pydantic_core import from_json, to_json
+
+from holdfast.checkpoints.migrations import migrate
+from holdfast.checkpoints.models import CheckpointRecord, FlowCheckpoint
+from holdfast.checkpoints.validation import InvalidCheckpointError, ensure_valid
+
+
+def checksum(data: dict[str, Any]) -> str:
+    """SHA-256 over the canonical JSON of everything but the checksum itself."""
+    body = {key: value for key, value in data.items() if key != "checksum"}
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def seal(record: CheckpointRecord) -> dict[str, Any]:
+    """The checkpoint as JSON data with its checksum: the form that leaves a run."""
+    data = record.model_dump(mode="json")
+    data["checksum"] = checksum(data)
+    return data
+
+
+def unseal(data: Any) -> FlowCheckpoint:
+    """Verifies, migrates and validates; InvalidCheckpointError says what is wrong. Values come back as they were."""
+    return FlowCheckpoint.model_validate_json(to_json(_verified(data)))
+
+
+def unseal_record(data: Any) -> CheckpointRecord:
+    """Like `unseal`, with values left in their marked form, as a workflow wants them."""
+    return CheckpointRecord.model_validate(_verified(data))
+
+
+def _verified(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise InvalidCheckpointError(["it is not a JSON object"])
+    body = cast(dict[str, Any], data)
+    stated = body.get("checksum")
+    if stated is not None and stated != (actual := checksum(body)):
+        name = body.get("id", "without an id")
+        raise InvalidCheckpointError([f"checkpoint {name}: its checksum says {stated}, its content {actual}"])
+    body = migrate(body)
+    ensure_valid(CheckpointRecord.model_validate(body))
+    return body
+
+
+def serialize_checkpoint(checkpoint: CheckpointRecord) -> str:
+    """JSON for people: readable text."""
+    return json.dumps(seal(checkpoint), ensure_ascii=False, indent=2)
+
+
+def deserialize_checkpoint(text: str | bytes) -> FlowCheckpoint:
+    """Reads what `serialize_checkpoint` or `fast_serialize` wrote."""
+    try:
+        data = from_json(text)
+    except ValueError as error:
+        raise InvalidCheckpointError([f"it is not whole JSON: {error}"]) from error
+    return unseal(data)
+
+
+def fast_serialize(checkpoint: CheckpointRecord) -> bytes:
+    """The same content as compact bytes, for machines."""
+    return to_json(seal(checkpoint))
+
+
+def fast_deserialize(data: bytes) -> FlowCheckpoint:
+    return deserialize_checkpoint(data)
+
+
+def to_yaml(checkpoint: CheckpointRecord) -> str:
+    return yaml.safe_dump(seal(checkpoint), sort_keys=False, allow_unicode=True)
+
+
+def from_yaml(text: str) -> FlowCheckpoint:
+    try:
+        data = yaml.load(text, _PlainLoader)  # noqa: S506 (a SafeLoader)
+    except yaml.YAMLError as error:
+        raise InvalidCheckpointError([f"it is not whole YAML: {error}"]) from error
+    return unseal(data)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Leaves dates as the text they are in JSON: turned into objects they would no longer match the checksum."""
+
+
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}

@@ -1,0 +1,127 @@
+"""What crosses the line between workflow, activities and starters. New fields always have a default."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.checkpoints.models import CheckpointRecord, RunnableStatus
+from holdfast.flows.spec import FlowSpec, NodeSpec
+
+
+class Wire(BaseModel):
+    """Ignores what a newer version added."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class RunConfig(Wire):
+    """How a run is executed. Everything has a default; nothing here changes what the flow computes."""
+
+    continue_after_events: int = Field(default=4000, ge=10)
+    heartbeat_seconds: float = Field(default=8.0, gt=0)
+
+
+class FlowStart(Wire):
+    """The one argument of `FlowRun`. Anyone may start it by name with just `flow` and `input_data`."""
+
+    flow: FlowSpec
+    input_data: Any = None
+    config: RunConfig = Field(default_factory=RunConfig)
+    base: CheckpointRecord | None = None
+    resumed_from: str | None = None
+    key_base: str | None = None
+    """What idempotency keys start with. A resumed run keeps its parent's: one key for one effect."""
+
+
+class NodeOutcome(Wire):
+    """One node in a run's result."""
+
+    status: RunnableStatus
+    input: Any = None
+    output: Any = None
+    error: dict[str, Any] | None = None
+
+
+class FlowResult(Wire):
+    """A run's result, also in the details of its failure. `checkpoint` has all that `output` does not say already."""
+
+    status: str
+    run_id: str
+    output: dict[str, NodeOutcome] = Field(default_factory=dict[str, NodeOutcome])
+    checkpoint: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class NodeCall(Wire):
+    """A node's execution as an activity gets it."""
+
+    node_id: str
+    path: str
+    type: str
+    params: dict[str, Any] = Field(default_factory=dict[str, Any])
+    input_data: Any = None
+    internal_state: dict[str, Any] = Field(default_factory=dict[str, Any])
+    run_id: str
+    flow_id: str
+    idempotency_key: str
+    cache: bool = False
+
+
+class NodeReply(Wire):
+    """What an execution gave. `attempt` counts Temporal's attempts, this one included."""
+
+    output: Any = None
+    internal_state: dict[str, Any] = Field(default_factory=dict[str, Any])
+    attempt: int = 1
+    cached: bool = False
+    warnings: list[str] = Field(default_factory=list[str])
+
+
+class NodeFailure(Wire):
+    """The details of an activity's failure."""
+
+    error: dict[str, Any]
+    internal_state: dict[str, Any] = Field(default_factory=dict[str, Any])
+    attempt: int = 1
+
+
+class PureBatch(Wire):
+    """Pure nodes that run together, dependencies first, with the results from outside that they read."""
+
+    nodes: list[NodeSpec]
+    flow_input: Any = None
+    results: dict[str, NodeOutcome] = Field(default_factory=dict[str, NodeOutcome])
+    tolerated: list[str] = Field(default_factory=list[str])
+    run_id: str
+    flow_id: str
+    key_base: str
+
+
+class PureOutcome(Wire):
+    """One node of a batch. Its input is not repeated here: the workflow can compute it."""
+
+    node_id: str
+    status: Literal["success", "failure", "skip"]
+    output: Any = None
+    error: dict[str, Any] | None = None
+    reason: str = ""
+    internal_state: dict[str, Any] = Field(default_factory=dict[str, Any])
+    started_at: datetime
+    completed_at: datetime
+
+
+class PureReply(Wire):
+    outcomes: list[PureOutcome] = Field(default_factory=list[PureOutcome])
+
+
+class CheckpointQuery(Wire):
+    """Which checkpoint; the latest when `sequence_number` is not given."""
+
+    sequence_number: int | None = None
+
+
+class ListQuery(Wire):
+    """A page: entries after `after`, at most `limit`."""
+
+    after: int = 0
+    limit: int = Field(default=200, ge=1, le=2000)

@@ -1,0 +1,311 @@
+"""The flow driver: starts every node whose dependencies are finished, and records what becomes of it.
+
+A branch never waits for another one: a node's completion starts its dependants there and then. All of it runs on one
+event loop, in an order that depends only on the order in which the ports answer, so that a replay repeats it.
+"""
+
+import asyncio
+from collections import deque
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.checkpoints.ledger import (
+    Ledger,
+    NodeCompleted,
+    NodeFailed,
+    NodeSkipped,
+    NodeStarted,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    Transition,
+)
+from holdfast.checkpoints.models import RunnableStatus
+from holdfast.contracts.calls import NodeCall, NodeOutcome, NodeReply, PureBatch, PureOutcome
+from holdfast.engine import rules
+from holdfast.engine.delays import wake_time
+from holdfast.engine.ports import NodeError, Ports
+from holdfast.flows import graph
+from holdfast.flows.check import dependencies
+from holdfast.flows.kinds import INLINE, is_fusable
+from holdfast.flows.selectors import transform
+from holdfast.flows.spec import FlowSpec, NodeSpec
+
+
+class FlowDriver:
+    """Runs one flow from the state its ledger is in. Made for one run; not reusable."""
+
+    def __init__(self, flow: FlowSpec, ledger: Ledger, ports: Ports, key_base: str) -> None:
+        self._flow = flow
+        self._ledger = ledger
+        self._ports = ports
+        self._key_base = key_base
+        self._nodes = {node.id: node for node in flow.nodes}
+        depends = dependencies(flow)
+        self._above = graph.ancestors(depends)
+        self._order = {node_id: index for index, node_id in enumerate(graph.topological(depends))}
+        self._dependants: dict[str, list[str]] = {node_id: [] for node_id in self._nodes}
+        for node_id, upstream in depends.items():
+            for name in dict.fromkeys(upstream):
+                self._dependants[name].append(node_id)
+        self._tolerated = rules.tolerant(flow)
+        done = set(ledger.state.completed_node_ids)
+        self._waiting = {node_id: sum(name not in done for name in set(up)) for node_id, up in depends.items()}
+        self._unfinished = {node_id for node_id in self._nodes if node_id not in done}
+        self._queue = deque(
+            node_id for node_id in self._nodes if node_id in self._unfinished and not self._waiting[node_id]
+        )
+        self._pure: list[str] = []
+        self._held: list[str] = []
+        self._claimed: set[str] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._timers: set[str] = set()
+        self._idle: asyncio.Future[None] | None = None
+
+    async def run(self) -> bool:
+        """Runs to the end and records it: True. False: everything is parked and the run is to go on elsewhere."""
+        self._idle = asyncio.get_running_loop().create_future()
+        try:
+            self._pump()
+            await self._idle
+        except asyncio.CancelledError:
+            await self._abandon(list(self._tasks.values()))
+            self._record(RunCancelled(at=self._ports.now()))
+            raise
+        if self._held or self._tasks:
+            await self._abandon(list(self._tasks.values()))
+            return False
+        failures = rules.unhandled_failures(self._flow, self._ledger.state)
+        if failures:
+            first = failures[0]
+            error = {
+                **(first.error or {}),
+                "node_id": first.node_id,
+                "failed_nodes": [failed.node_id for failed in failures],
+            }
+            self._record(RunFailed(at=self._ports.now(), error=error))
+        else:
+            self._record(RunCompleted(at=self._ports.now()))
+        return True
+
+    async def _abandon(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _record(self, transition: Transition) -> None:
+        self._ledger.record(transition)
+        self._ports.recorded(transition)
+
+    def _outcome(self, node_id: str) -> NodeOutcome:
+        return rules.outcome(self._ledger.state.node_states[node_id])
+
+    def _input(self, node: NodeSpec) -> Any:
+        return rules.node_input(node, self._ledger.state.original_input, self._above[node.id], self._outcome)
+
+    def _pump(self) -> None:
+        """Starts all that can start, and notices when nothing is left to wait for."""
+        while self._queue:
+            node = self._nodes[self._queue.popleft()]
+            decision = rules.verdict(node, self._tolerated, self._outcome)
+            if not decision.run:
+                self._record(
+                    NodeSkipped(at=self._ports.now(), path=node.id, node_type=node.type, reason=decision.reason)
+                )
+                self._settle(node.id)
+            elif node.type in INLINE:
+                self._decide(node)
+            elif self._ports.should_park():
+                self._held.append(node.id)
+            elif is_fusable(node):
+                if not self._pure:
+                    # The task begins after everything else that is ready now, so that all of it is fused.
+                    self._start("pure batch", self._run_pure())
+                self._pure.append(node.id)
+            else:
+                self._start(node.id, self._run_delay(node) if node.type == "delay" else self._run_effectful(node))
+        running = len(self._tasks) - (len(self._timers) if self._parking() else 0)
+        if running == 0 and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _parking(self) -> bool:
+        # A timer's end is known, so it need not be waited for: the next execution sets it again.
+        return bool(self._held or self._timers) and self._ports.should_park()
+
+    def _settle(self, node_id: str) -> None:
+        self._unfinished.discard(node_id)
+        for dependant in self._dependants[node_id]:
+            self._waiting[dependant] -= 1
+            if not self._waiting[dependant] and dependant not in self._claimed:
+                self._queue.append(dependant)
+
+    def _start(self, name: str, work: Any) -> None:
+        self._tasks[name] = asyncio.create_task(self._guard(name, work), name=name)
+
+    async def _guard(self, name: str, work: Any) -> None:
+        # A failure of the engine itself must reach `run`, which would otherwise wait for ever.
+        try:
+            await work
+            del self._tasks[name]
+            self._pump()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if self._idle is None or self._idle.done():
+                raise
+            self._idle.set_exception(error)
+
+    def _decide(self, node: NodeSpec) -> None:
+        input_data = self._input(node)
+        self._begin(node, input_data)
+        self._complete(node, NodeReply(output=rules.decide(node, input_data, self._outcome)))
+
+    def _begin(
+        self, node: NodeSpec, input_data: Any, state: dict[str, Any] | None = None, at: datetime | None = None
+    ) -> None:
+        self._record(
+            NodeStarted(
+                at=at or self._ports.now(),
+                path=node.id,
+                node_type=node.type,
+                input_data=input_data,
+                internal_state=state or {},
+            )
+        )
+
+    def _complete(self, node: NodeSpec, reply: NodeReply, at: datetime | None = None) -> None:
+        self._record(
+            NodeCompleted(
+                at=at or self._ports.now(),
+                path=node.id,
+                output_data=transform(node.output_transformer, reply.output),
+                internal_state=reply.internal_state,
+                attempts=reply.attempt,
+                cached=reply.cached,
+                warnings=reply.warnings,
+            )
+        )
+        self._settle(node.id)
+
+    def _fail(self, node: NodeSpec, error: NodeError, at: datetime | None = None) -> None:
+        dependants = [self._nodes[name] for name in self._dependants[node.id]]
+        self._record(
+            NodeFailed(
+                at=at or self._ports.now(),
+                path=node.id,
+                error=error.error,
+                internal_state=error.internal_state,
+                attempts=error.attempts,
+                handled=rules.handles_failure(node, dependants),
+            )
+        )
+        self._settle(node.id)
+
+    def _earlier_state(self, node_id: str) -> dict[str, Any]:
+        """What an unfinished execution of the node left behind, in this run's base."""
+        known = self._ledger.state.node_states.get(node_id)
+        return known.internal_state if known is not None else {}
+
+    async def _run_effectful(self, node: NodeSpec) -> None:
+        input_data = self._input(node)
+        state = self._earlier_state(node.id)
+        self._begin(node, input_data, state)
+        call = NodeCall(
+            node_id=node.id,
+            path=node.id,
+            type=node.type,
+            params=node.params,
+            input_data=input_data,
+            internal_state=state,
+            run_id=self._ledger.state.run_id,
+            flow_id=self._flow.id,
+            idempotency_key=f"{self._key_base}/{node.id}",
+            cache=node.caching.enabled,
+        )
+        try:
+            reply = await self._ports.run_node(node, call)
+        except NodeError as error:
+            self._fail(node, error)
+        else:
+            self._complete(node, reply)
+
+    async def _run_delay(self, node: NodeSpec) -> None:
+        known = self._ledger.state.node_states.get(node.id)
+        if known is not None and known.status == RunnableStatus.RUNNING:
+            state, input_data = known.internal_state, known.input_data
+        else:
+            input_data = self._input(node)
+            state = self._earlier_state(node.id)
+            if not state:
+                try:
+                    wake_at = wake_time(node.params, input_data, self._ports.now())
+                except ValueError as error:
+                    self._begin(node, input_data)
+                    self._fail(node, NodeError({"type": "BadDelay", "message": str(error)}))
+                    return
+                state = {"wake_at": wake_at.isoformat()}
+            self._begin(node, input_data, state)
+        remaining = datetime.fromisoformat(state["wake_at"]) - self._ports.now()
+        self._timers.add(node.id)
+        try:
+            await self._ports.sleep(node, max(timedelta(), remaining).total_seconds())
+        finally:
+            self._timers.discard(node.id)
+        self._complete(node, NodeReply(output=state, internal_state=state))
+
+    async def _run_pure(self) -> None:
+        members = self._fuse()
+        self._claimed.update(members)
+        inside = set(members)
+        outside = dict.fromkeys(
+            name
+            for node_id in members
+            for name in rules.reads(self._nodes[node_id], self._above[node_id])
+            if name not in inside
+        )
+        reply = await self._ports.run_pure(
+            PureBatch(
+                nodes=[self._nodes[node_id] for node_id in members],
+                flow_input=self._ledger.state.original_input,
+                results={name: self._outcome(name) for name in outside},
+                tolerated=[name for name in [*outside, *members] if name in self._tolerated],
+                run_id=self._ledger.state.run_id,
+                flow_id=self._flow.id,
+                key_base=self._key_base,
+            )
+        )
+        for result in reply.outcomes:
+            self._take(self._nodes[result.node_id], result)
+
+    def _fuse(self) -> list[str]:
+        """The ready pure nodes, and all that need nothing but them and what is finished; dependencies first."""
+        members, frontier, self._pure = set(self._pure), deque(self._pure), []
+        while frontier:
+            for name in self._dependants[frontier.popleft()]:
+                node = self._nodes[name]
+                if name in members or not (is_fusable(node) or node.type in INLINE):
+                    continue
+                if all(edge.node in members or edge.node not in self._unfinished for edge in node.depends):
+                    members.add(name)
+                    frontier.append(name)
+        return sorted(members, key=self._order.__getitem__)
+
+    def _take(self, node: NodeSpec, result: PureOutcome) -> None:
+        if result.status == "skip":
+            self._record(NodeSkipped(at=result.completed_at, path=node.id, node_type=node.type, reason=result.reason))
+            self._settle(node.id)
+            return
+        self._begin(node, self._input(node), at=result.started_at)
+        if result.status == "failure":
+            self._fail(node, NodeError(result.error or {}, result.internal_state), at=result.completed_at)
+        else:
+            # The batch has applied the node's output transformer already.
+            self._record(
+                NodeCompleted(
+                    at=result.completed_at,
+                    path=node.id,
+                    output_data=result.output,
+                    internal_state=result.internal_state,
+                )
+            )
+            self._settle(node.id)

@@ -1,0 +1,21 @@
+"""The identifiers of the system, told apart by type so that one cannot be passed for another."""
+
+from typing import NewType
+
+NodeId = NewType("NodeId", str)
+FlowId = NewType("FlowId", str)
+RunId = NewType("RunId", str)
+CheckpointId = NewType("CheckpointId", str)
+
+
+def checkpoint_id(run: str, seq: int) -> CheckpointId:
+    """A checkpoint is a run and a sequence number; its id says both, so no index is needed to find it."""
+    return CheckpointId(f"{run}@{seq}")
+
+
+def split_checkpoint_id(text: str) -> tuple[RunId, int | None]:
+    """The run and the sequence number; the number is None when `text` names only a run (its latest checkpoint)."""
+    run, at, seq = text.rpartition("@")
+    if at and seq.isdigit():
+        return RunId(run), int(seq)
+    return RunId(text), None

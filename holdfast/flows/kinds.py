@@ -1,0 +1,218 @@
+"""The built-in node kinds: their parameters, which activity runs them, and whether they are pure.
+
+A type that is not in `KINDS` is a custom node's class name; by convention it starts with a capital, which is how a
+misspelt built-in kind is told from a class that lives on a worker.
+"""
+
+import ast
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from holdfast.flows.conditions import Condition
+from holdfast.flows.spec import NodeSpec
+
+_DAY = 24 * 3600.0
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
+
+
+def seconds_of(text: str | float) -> float:
+    """`90`, `"90s"`, `"1h 30m"`, `"30d"` as seconds; ValueError when it is none of these."""
+    if isinstance(text, int | float):
+        return float(text)
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s*([smhdw])", text)
+    if not parts or re.sub(r"(\d+(?:\.\d+)?)\s*([smhdw])", "", text).strip():
+        raise ValueError(f"{text!r} is not a duration; write for example '90s', '1h 30m' or '30d'")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+class Params(BaseModel):
+    """What an author writes for a kind. Unknown fields are refused: this is where a misspelling is noticed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class LlmParams(Params):
+    """One chat completion. `prompt` and the message contents are templates over the node's input."""
+
+    model: str
+    prompt: str | None = None
+    system: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    connection: str = "openai"
+    temperature: float | None = None
+    max_tokens: int | None = None
+    response_format: dict[str, Any] | None = None
+    extra: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "LlmParams":
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either 'prompt' or 'messages'")
+        return self
+
+
+class HttpParams(Params):
+    """One HTTP request. Strings in `url`, `headers`, `query` and `body` are templates over the node's input."""
+
+    url: str
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"] = "GET"
+    headers: dict[str, str] = Field(default_factory=dict[str, str])
+    query: dict[str, Any] = Field(default_factory=dict[str, Any])
+    body: Any = None
+    connection: str | None = None
+    ok_statuses: list[int] | None = None
+
+
+class PythonParams(Params):
+    """Either `code` that defines `run(input_data)`, or `function` as `module:name` on the worker."""
+
+    code: str | None = None
+    function: str | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "PythonParams":
+        if (self.code is None) == (self.function is None):
+            raise ValueError("give either 'code' or 'function'")
+        if self.function is not None and not re.fullmatch(r"[\w.]+:[\w.<>]+", self.function):
+            raise ValueError(f"function {self.function!r} is not of the form 'module:name'")
+        return self
+
+    @field_validator("code")
+    @classmethod
+    def _compiles(cls, code: str | None) -> str | None:
+        if code is None:
+            return None
+        try:
+            tree = ast.parse(code)
+        except SyntaxError as error:
+            raise ValueError(f"the code does not compile: {error.msg} (line {error.lineno} of it)") from error
+        defined = [item.name for item in tree.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
+        if "run" not in defined:
+            raise ValueError("the code defines no function 'run(input_data)'")
+        return code
+
+
+class ChoiceOption(Params):
+    """An option without a condition is the fallback."""
+
+    id: str
+    name: str | None = None
+    condition: Condition | None = None
+
+
+class ChoiceParams(Params):
+    options: list[ChoiceOption] = Field(min_length=1)
+    hit_policy: Literal["first", "all"] = "first"
+
+
+class PassParams(Params):
+    pass
+
+
+class DelayParams(Params):
+    """A durable timer: `seconds` (a number or `"30d"`), or `until` an ISO time; either may be a JSONPath."""
+
+    seconds: float | str | None = None
+    until: str | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "DelayParams":
+        if (self.seconds is None) == (self.until is None):
+            raise ValueError("give either 'seconds' or 'until'")
+        if self.seconds is not None and not str(self.seconds).startswith("$"):
+            seconds_of(self.seconds)
+        return self
+
+
+class TransformParams(Params):
+    """`template`: text, or an object or list of texts, rendered with Jinja over the input."""
+
+    template: Any
+
+
+class ValidateParams(Params):
+    """What to do with content that is not valid: fail the node, or return `{"valid": false}`."""
+
+    field: str = "content"
+    on_invalid: Literal["fail", "return"] = "fail"
+
+
+class ValidateChoicesParams(ValidateParams):
+    choices: list[Any] = Field(min_length=1)
+
+
+class ValidateRegexParams(ValidateParams):
+    regex: str
+    match: Literal["full", "search"] = "full"
+
+    @field_validator("regex")
+    @classmethod
+    def _compiles(cls, regex: str) -> str:
+        try:
+            re.compile(regex)
+        except re.error as error:
+            raise ValueError(f"{regex!r} is not a regular expression: {error}") from error
+        return regex
+
+
+class ActivityParams(Params):
+    """Any Temporal activity, in any language: it gets the node's input as its one argument."""
+
+    activity: str
+    task_queue: str | None = None
+    heartbeat_seconds: float | None = Field(default=None, gt=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`activity` is None for kinds the workflow decides itself. `timeout`: per attempt, where the node has none."""
+
+    params: type[Params]
+    activity: str | None = None
+    pure: bool = False
+    timeout: timedelta = timedelta(days=7)
+
+
+KINDS: dict[str, Kind] = {
+    "llm": Kind(LlmParams, "llm.chat", timeout=timedelta(minutes=10)),
+    "http": Kind(HttpParams, "tool.http", timeout=timedelta(minutes=2)),
+    "python": Kind(PythonParams, "python.run"),
+    "choice": Kind(ChoiceParams, pure=True),
+    "pass": Kind(PassParams, pure=True),
+    "delay": Kind(DelayParams),
+    "transform": Kind(TransformParams, "transform", pure=True),
+    "validate-json": Kind(ValidateParams, "validate.json", pure=True),
+    "validate-python": Kind(ValidateParams, "validate.python", pure=True),
+    "validate-choices": Kind(ValidateChoicesParams, "validate.choices", pure=True),
+    "validate-regex": Kind(ValidateRegexParams, "validate.regex", pure=True),
+    "activity": Kind(ActivityParams, timeout=timedelta(hours=1)),
+}
+
+CUSTOM = Kind(Params)
+INLINE = frozenset({"choice", "pass"})
+
+
+def is_custom(type_name: str) -> bool:
+    """Custom nodes are named by their class."""
+    return type_name not in KINDS
+
+
+def kind_of(node: NodeSpec) -> Kind:
+    """The node's kind; every custom node shares one, whose parameters its own class checks."""
+    return KINDS.get(node.type, CUSTOM)
+
+
+def is_pure(node: NodeSpec) -> bool:
+    """Pure by its kind, unless the node says otherwise."""
+    return kind_of(node).pure if node.pure is None else node.pure
+
+
+def is_fusable(node: NodeSpec) -> bool:
+    """Pure, and with nothing that needs an activity of its own (a retry, a timeout, the cache)."""
+    handling = node.error_handling
+    own_activity = handling.max_retries or handling.timeout_seconds or node.caching.enabled
+    return is_pure(node) and node.type not in ("delay", "activity") and not own_activity

@@ -1,0 +1,130 @@
+"""The definition of a flow as data: what YAML and Python both become, and what a run carries with it.
+
+Models here ignore unknown fields, because a run started by a newer version must stay readable for an older worker;
+`check.py` is where an author's misspelt field is caught.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+
+from holdfast.flows.conditions import Condition
+
+
+class SpecModel(BaseModel):
+    """Leaves out what equals its default: a definition of 200 nodes travels with every run, in every history."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    @model_serializer(mode="wrap")
+    def _compact(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in handler(self).items()
+            if name not in fields
+            or fields[name].is_required()
+            or getattr(self, name) != fields[name].get_default(call_default_factory=True)
+        }
+
+
+class Dependency(SpecModel):
+    """An edge. `option` is a Choice's, `condition` looks at the upstream result, `trigger` picks its outcome."""
+
+    node: str
+    option: str | None = None
+    condition: Condition | None = None
+    trigger: Literal["success", "failure"] = "success"
+
+
+class Transformer(SpecModel):
+    """`path` narrows the data, `selector` then builds a new object from it: key -> JSONPath (`a || b || literal`)."""
+
+    path: str | None = None
+    selector: dict[str, Any] | None = None
+
+
+class ErrorHandling(SpecModel):
+    """Retries and timeouts are Temporal's. `behavior` says what a final failure means for the rest of the flow."""
+
+    timeout_seconds: float | None = Field(default=None, gt=0)
+    max_retries: int = Field(default=0, ge=0)
+    retry_interval_seconds: float = Field(default=1.0, gt=0)
+    backoff_rate: float = Field(default=1.0, ge=1)
+    max_retry_interval_seconds: float | None = Field(default=None, gt=0)
+    behavior: Literal["raise", "return", "skip"] = "raise"
+
+
+class Caching(SpecModel):
+    """Reuse the output of an earlier execution with the same type, parameters and input, on the worker that has it."""
+
+    enabled: bool = False
+
+
+class Approval(SpecModel):
+    """Reserved: asking a person before a node runs. `check` refuses it until it works."""
+
+    model_config = ConfigDict(extra="allow")
+    enabled: bool = False
+
+
+class Streaming(SpecModel):
+    """Reserved: publishing partial results. `check` refuses it until it works."""
+
+    model_config = ConfigDict(extra="allow")
+    enabled: bool = False
+
+
+class CheckpointConfig(SpecModel):
+    """Which checkpoints are listed. They cost nothing, so they are on unless switched off.
+
+    `backend` is accepted for definitions that come from elsewhere and selects nothing: the store is Temporal's history.
+    """
+
+    enabled: bool = True
+    backend: Any | None = Field(default=None, exclude=True)
+    checkpoint_after_node: bool = True
+    checkpoint_on_failure: bool = True
+    checkpoint_mid_agent_loop: bool = False
+    max_checkpoints: int = Field(default=10, ge=1)
+    retention_days: int | None = Field(default=None, ge=1)
+    exclude_nodes: list[str] = Field(default_factory=list)
+
+
+class NodeSpec(SpecModel):
+    """One node. Everything a kind needs beyond the common fields is in `params`."""
+
+    id: str
+    type: str
+    name: str | None = None
+    description: str | None = None
+    group: str | None = None
+    depends: list[Dependency] = Field(default_factory=list[Dependency])
+    join: Literal["all", "any"] = "all"
+    input_transformer: Transformer | None = None
+    output_transformer: Transformer | None = None
+    error_handling: ErrorHandling = Field(default_factory=ErrorHandling)
+    caching: Caching = Field(default_factory=Caching)
+    pure: bool | None = None
+    approval: Approval = Field(default_factory=Approval)
+    streaming: Streaming = Field(default_factory=Streaming)
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+    params: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class FlowSpec(SpecModel):
+    """A whole flow: a DAG of nodes. The order of `nodes` is the author's and decides ties."""
+
+    id: str
+    name: str | None = None
+    description: str | None = None
+    nodes: list[NodeSpec] = Field(default_factory=list[NodeSpec])
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    def node(self, node_id: str) -> NodeSpec:
+        """The node with this id; KeyError names it."""
+        for node in self.nodes:
+            if node.id == node_id:
+                return node
+        raise KeyError(node_id)

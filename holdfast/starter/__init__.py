@@ -1,0 +1,1 @@
+"""Where people come in: client, command line, embedded server."""

@@ -1,0 +1,70 @@
+"""Connecting to Temporal, by Temporal's own settings (TEMPORAL_ADDRESS, profiles, TLS, API keys)."""
+
+from datetime import timedelta
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig, ClientConnectConfig
+from temporalio.service import RPCError, RPCStatusCode
+
+from holdfast.contracts.names import ATTRIBUTE_FLOW, ATTRIBUTE_STATUS
+
+_ATTRIBUTES = (ATTRIBUTE_STATUS, ATTRIBUTE_FLOW)
+
+
+class NotReachableError(ConnectionError):
+    """Temporal does not answer, or does not let us in."""
+
+
+def settings() -> ClientConnectConfig:
+    """What TEMPORAL_ADDRESS and its relatives, or Temporal's configuration file, say."""
+    return ClientConfig.load_client_connect_config()
+
+
+def is_configured(address: str | None = None) -> bool:
+    """Whether somebody has said which server to use."""
+    return bool(address or settings().get("target_host"))
+
+
+async def connect(address: str | None = None, namespace: str | None = None) -> Client:
+    """A client that reads and writes our payloads."""
+    config = settings()
+    if address:
+        config["target_host"] = address
+    if namespace:
+        config["namespace"] = namespace
+    host = config.setdefault("target_host", "127.0.0.1:7233")
+    where = f"{host} (namespace {config.get('namespace', 'default')!r})"
+    try:
+        client = await Client.connect(**config, data_converter=pydantic_data_converter)
+        await client.service_client.check_health(timeout=timedelta(seconds=5))
+    except (RPCError, RuntimeError, ValueError) as error:
+        raise NotReachableError(
+            f"[temporal/not-reachable] no answer from {where}: {error}\n"
+            "  Start one with 'holdfast dev', or say where it is with --address or TEMPORAL_ADDRESS."
+        ) from error
+    return client
+
+
+async def ensure_search_attributes(client: Client) -> None:
+    """Registers our search attributes where they are missing: without them a run's first task could not complete."""
+    operator = client.operator_service
+    try:
+        known = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
+        missing = [name for name in _ATTRIBUTES if name not in known.custom_attributes]
+        if missing:
+            keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+            request = AddSearchAttributesRequest(
+                namespace=client.namespace, search_attributes=dict.fromkeys(missing, keyword)
+            )
+            await operator.add_search_attributes(request)
+    except RPCError as error:
+        if error.status == RPCStatusCode.ALREADY_EXISTS:
+            return
+        names = " ".join(f"--name {name} --type Keyword" for name in _ATTRIBUTES)
+        raise NotReachableError(
+            f"[temporal/search-attributes] they could not be registered: {error}\n"
+            f"  Register them by hand: temporal operator search-attribute create {names}"
+        ) from error

@@ -1,0 +1,180 @@
+"""The composition root: the one module that knows workflows and activities, and makes a worker of them."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from holdfast.activities.cache import OutputCache
+from holdfast.activities.custom import CustomNodes, PythonFunctions
+from holdfast.activities.execution import Body, Execution, NodeActivity, named
+from holdfast.activities.heartbeat import HeartbeatInterceptor
+from holdfast.activities.http import HttpNode
+from holdfast.activities.llm import LlmNode
+from holdfast.activities.pure import PureNodes
+from holdfast.activities.registry import LoadError, Registry, load
+from holdfast.activities.threads import NodeThreads
+from holdfast.contracts import names
+from holdfast.contracts.calls import NodeCall
+from holdfast.engine.batch import run_batch
+from holdfast.engine.ports import NodeError
+from holdfast.engine.pure import PURE_NODES
+from holdfast.flows.kinds import KINDS
+from holdfast.starter.connecting import NotReachableError, connect, ensure_search_attributes
+from holdfast.starter.embedded import home
+from holdfast.workflows.flow_run import FlowRun
+
+PURE = (
+    "holdfast.flows",
+    "holdfast.checkpoints",
+    "holdfast.contracts",
+    "holdfast.engine",
+    "holdfast.workflows.ports",
+    "pydantic",
+    "pydantic_core",
+    "jsonpath",
+    "jinja2",
+    "yaml",
+)
+
+
+def sandbox() -> SandboxedWorkflowRunner:
+    """The same runner for the worker, the replayer and the tests."""
+    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PURE))
+
+
+class Bodies:
+    """What runs each node type on this worker."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.threads = NodeThreads()
+        self.http = HttpNode()
+        self.llm = LlmNode()
+        self._custom = CustomNodes(registry, self.threads).run
+        self.by_activity: dict[str, Body] = {
+            names.RUN_HTTP: self.http.run,
+            names.RUN_LLM: self.llm.run,
+            names.RUN_PYTHON: PythonFunctions(registry, self.threads).run,
+        }
+        for kind_name, kind in KINDS.items():
+            if kind_name in PURE_NODES and kind.activity is not None:
+                self.by_activity[kind.activity] = _pure_body(PURE_NODES[kind_name])
+        for type_name in registry.classes:
+            self.by_activity[type_name] = self._custom
+
+    def for_type(self, type_name: str) -> Body:
+        """For pure nodes that are not built in; a class nobody loaded is an error of the node that names it."""
+        kind = KINDS.get(type_name)
+        name = kind.activity if kind is not None and kind.activity else type_name
+        if name not in self.by_activity:
+            raise LookupError(f"this worker has no node type {type_name!r}; start it with --load MODULE")
+        return self.by_activity[name]
+
+    async def close(self) -> None:
+        self.threads.close()
+        await self.http.close()
+        await self.llm.close()
+
+
+def _pure_body(function: Callable[[dict[str, Any], Any], Any]) -> Body:
+    async def body(call: NodeCall, input_data: Any) -> Execution:
+        return Execution(function(call.params, input_data))
+
+    return body
+
+
+@contextlib.asynccontextmanager
+async def running_worker(
+    client: Client,
+    *,
+    task_queue: str = names.DEFAULT_TASK_QUEUE,
+    registry: Registry | None = None,
+    cache: Path | None = None,
+    graceful_seconds: float = 10.0,
+    max_concurrent_activities: int = 100,
+    max_cached_workflows: int = 1000,
+) -> AsyncGenerator[Worker]:
+    """A worker that runs while the block lasts."""
+    bodies = Bodies(registry or Registry())
+    outputs = OutputCache(cache or home() / "cache.db")
+    pure = PureNodes(run_batch, bodies.for_type, NodeError)
+    worker = Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[FlowRun],
+        activities=[
+            pure.run,
+            *(named(name, NodeActivity(body, outputs)) for name, body in bodies.by_activity.items()),
+        ],
+        workflow_runner=sandbox(),
+        interceptors=[HeartbeatInterceptor()],
+        max_concurrent_activities=max_concurrent_activities,
+        max_cached_workflows=max_cached_workflows,
+        # A dead worker is noticed in seconds: by its heartbeats, and by its own queue of workflow tasks.
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=3),
+        max_heartbeat_throttle_interval=timedelta(seconds=1),
+        default_heartbeat_throttle_interval=timedelta(seconds=1),
+        graceful_shutdown_timeout=timedelta(seconds=graceful_seconds),
+    )
+    try:
+        async with worker:
+            yield worker
+    finally:
+        await bodies.close()
+        outputs.close()
+
+
+async def serve(options: argparse.Namespace) -> None:
+    """Runs a worker until it is asked to stop."""
+    registry = load(options.load)
+    client = await connect(options.address, options.namespace)
+    await ensure_search_attributes(client)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    async with running_worker(client, task_queue=options.task_queue, registry=registry):
+        loaded = f", custom nodes: {', '.join(registry.classes)}" if registry.classes else ""
+        print(f"worker {os.getpid()} on task queue {options.task_queue!r}{loaded}", flush=True)
+        await stopping.wait()
+        print("worker stopping: waiting for nodes in flight", flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `holdfast worker`."""
+    found = argparse.ArgumentParser(prog="holdfast worker", description="Run a worker until Ctrl-C.")
+    found.add_argument(
+        "--load", action="append", default=[], metavar="MODULE", help="a module with custom nodes; repeatable"
+    )
+    found.add_argument("--task-queue", default=names.DEFAULT_TASK_QUEUE)
+    found.add_argument("--address", help="Temporal's address (default: TEMPORAL_ADDRESS)")
+    found.add_argument("--namespace", help="Temporal's namespace (default: TEMPORAL_NAMESPACE)")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit codes: 0 stopped, 2 a module cannot be loaded, 3 Temporal not reachable."""
+    options = parser().parse_args(arguments)
+    try:
+        asyncio.run(serve(options))
+    except LoadError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except NotReachableError as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

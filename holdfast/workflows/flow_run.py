@@ -1,0 +1,180 @@
+"""FlowRun: one run of one flow. The event history is the checkpoint; there is no other copy.
+
+It decides nothing: the engine does, and this binds it to Temporal. Everything it imports is passed through the
+sandbox, so that a run costs no re-import.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from pydantic import ValidationError
+
+    from holdfast.checkpoints.ledger import Ledger, RunStarted, Transition
+    from holdfast.checkpoints.models import CheckpointRecord, CheckpointStatus, RunStatus
+    from holdfast.checkpoints.resuming import plan_resume, rebase
+    from holdfast.checkpoints.serial import seal
+    from holdfast.contracts import names
+    from holdfast.contracts.calls import CheckpointQuery, FlowResult, FlowStart, ListQuery
+    from holdfast.contracts.progress import Progress
+    from holdfast.contracts.results import pack
+    from holdfast.engine.scheduler import FlowDriver
+    from holdfast.flows.check import ensure
+    from holdfast.flows.faults import FlowDefinitionError
+    from holdfast.workflows.ports import TemporalPorts
+
+_STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
+_FLOW = SearchAttributeKey.for_keyword(names.ATTRIBUTE_FLOW)
+_PROGRESS_SECONDS = 10
+
+
+@workflow.defn(name=names.FLOW_RUN)
+class FlowRun:
+    """Started with one `FlowStart`, by anyone, from any Temporal SDK."""
+
+    @workflow.init
+    def __init__(self, start: Any) -> None:
+        self._fault: Exception | None = None
+        # Plain data, checked here: a start that does not fit must fail the run, not its task for ever.
+        try:
+            self._start = FlowStart.model_validate(start)
+            ensure(self._start.flow)
+        except (ValidationError, FlowDefinitionError) as error:
+            self._fault = error
+            return
+        flow = self._start.flow
+        self._run_id = workflow.info().workflow_id
+        base = self._start.base
+        if base is None:
+            started = workflow.info().start_time
+            base = CheckpointRecord(
+                flow_id=flow.id,
+                run_id=self._run_id,
+                workflow_id=self._run_id,
+                pending_node_ids=[node.id for node in flow.nodes],
+                original_input=self._start.input_data,
+                original_config={
+                    "checkpoint": flow.checkpoint.model_dump(mode="json"),
+                    "run": self._start.config.model_dump(mode="json"),
+                },
+                created_at=started,
+                updated_at=started,
+                metadata={"creation_time": started.isoformat()},
+            )
+        elif self._start.resumed_from is not None:
+            base = rebase(base, flow, self._run_id)
+            base.workflow_id = self._run_id
+            if self._start.input_data is not None:
+                base.original_input = self._start.input_data
+        self._ledger = Ledger(base)
+        self._progress = Progress(flow, base)
+        self._progress_at: datetime = workflow.now()
+
+    @workflow.run
+    async def run(self, start: Any) -> FlowResult:
+        if self._fault is not None:
+            raise ApplicationError(str(self._fault), type=names.FLOW_DEFINITION, non_retryable=True)
+        self._announce()
+        self._open()
+        key_base = self._start.key_base or self._run_id
+        ports = TemporalPorts(self._start.config, self._recorded)
+        driver = FlowDriver(self._start.flow, self._ledger, ports, key_base)
+        try:
+            finished = await driver.run()
+        except asyncio.CancelledError:
+            self._rest(RunStatus.CANCELLED)
+            raise
+        if not finished:
+            workflow.continue_as_new(
+                self._start.model_copy(
+                    update={"base": self._ledger.at(), "resumed_from": None, "input_data": None, "key_base": key_base}
+                )
+            )
+        return self._close()
+
+    def _announce(self) -> None:
+        """Our own starters have set these already; somebody else's client need not know of them."""
+        known = workflow.info().typed_search_attributes
+        if known.get(_FLOW) != self._start.flow.id or known.get(_STATUS) != RunStatus.RUNNING:
+            _upsert([_FLOW.value_set(self._start.flow.id), _STATUS.value_set(RunStatus.RUNNING)])
+
+    def _open(self) -> None:
+        resumed_from = self._start.resumed_from
+        if self._start.base is None:
+            self._take(RunStarted(at=workflow.now()))
+        elif resumed_from is not None:
+            plan = plan_resume(self._start.flow, self._start.base)
+            for warning in plan.warnings:
+                workflow.logger.warning(warning)
+            self._take(plan.transition(resumed_from, workflow.now()))
+
+    def _take(self, transition: Transition) -> None:
+        self._ledger.record(transition)
+        self._recorded(transition)
+
+    def _recorded(self, transition: Transition) -> None:
+        self._progress.note(transition)
+        workflow.set_current_details(self._progress.markdown())
+        now = workflow.now()
+        # Seen in lists without a worker; seldom enough that a long run's history hardly notices.
+        if (now - self._progress_at).total_seconds() >= _PROGRESS_SECONDS:
+            self._progress_at = now
+            workflow.upsert_memo({names.MEMO_PROGRESS: self._progress.counts()})
+
+    def _rest(self, status: RunStatus, *, keep_snapshot: bool = True) -> None:
+        """Leaves what people ask for where it is found without a worker and without a replay."""
+        memo: dict[str, Any] = {names.MEMO_PROGRESS: self._progress.counts()}
+        if keep_snapshot:
+            memo[names.MEMO_SNAPSHOT] = seal(self._ledger.at())
+        workflow.upsert_memo(memo)
+        _upsert([_STATUS.value_set(status)])
+
+    def _close(self) -> FlowResult:
+        state = self._ledger.state
+        completed = state.status == CheckpointStatus.COMPLETED
+        status = RunStatus.COMPLETED if completed else RunStatus.FAILED
+        self._rest(status, keep_snapshot=False)
+        result = pack(state, status)
+        if completed:
+            return result
+        error = state.metadata["error"]
+        message = f"node {error['node_id']!r} failed: {error.get('message', 'unknown error')}"
+        raise ApplicationError(message, result, type=names.FLOW_FAILED, non_retryable=True)
+
+    @workflow.query(
+        name=names.QUERY_CHECKPOINT, description="The run's checkpoint: the latest, or at a sequence number"
+    )
+    def checkpoint(self, query: CheckpointQuery | None = None) -> dict[str, Any]:
+        return seal(self._ledger.at(query.sequence_number if query else None))
+
+    @workflow.query(name=names.QUERY_CHECKPOINTS, description="The checkpoints of this execution, oldest first")
+    def checkpoints(self, query: ListQuery | None = None) -> list[dict[str, Any]]:
+        page = query or ListQuery()
+        found = [
+            entry for entry in self._ledger.summaries(self._start.flow.checkpoint) if entry.sequence_number > page.after
+        ]
+        return [entry.model_dump(mode="json") for entry in found[: page.limit]]
+
+    @workflow.query(name=names.QUERY_TRANSITIONS, description="What has happened, one entry a transition, oldest first")
+    def transitions(self, query: ListQuery | None = None) -> list[dict[str, Any]]:
+        page = query or ListQuery()
+        return [entry.model_dump(mode="json") for entry in self._ledger.since(page.after, page.limit)]
+
+    @property
+    def ledger(self) -> Ledger:
+        """For reading a run that was rebuilt from its history."""
+        return self._ledger
+
+    @property
+    def started_with(self) -> FlowStart:
+        return self._start
+
+
+def _upsert(updates: Sequence[SearchAttributeUpdate[Any]]) -> None:
+    workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] (generic without a parameter)
