@@ -22,7 +22,7 @@ from holdfast.activities.heartbeat import HeartbeatInterceptor
 from holdfast.activities.http import HttpNode
 from holdfast.activities.llm import LlmNode
 from holdfast.activities.pure import PureNodes
-from holdfast.activities.registry import LoadError, Registry, load
+from holdfast.activities.registry import Registry, load
 from holdfast.activities.threads import NodeThreads
 from holdfast.contracts import names
 from holdfast.contracts.calls import NodeCall
@@ -30,6 +30,7 @@ from holdfast.engine.batch import run_batch
 from holdfast.engine.ports import NodeError
 from holdfast.engine.pure import PURE_NODES
 from holdfast.flows.kinds import KINDS
+from holdfast.loading import LoadError
 from holdfast.starter.connecting import NotReachableError, connect, ensure_search_attributes
 from holdfast.starter.embedded import home
 from holdfast.workflows.flow_run import FlowRun

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -24,8 +24,8 @@ def temporal(tmp_path_factory: pytest.TempPathFactory) -> Generator[embedded.Run
 
 
 @pytest.fixture
-async def client(temporal: embedded.Running) -> AsyncGenerator[Client]:
-    yield await connect(temporal.address)
+async def client(temporal: embedded.Running) -> Client:
+    return await connect(temporal.address)
 
 
 class WorkerProcess:

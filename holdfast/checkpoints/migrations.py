@@ -41,6 +41,9 @@ def migrate(data: Data) -> Data:
             raise InvalidCheckpointError(
                 [f"checkpoint version {version!r} is not known to this library (it knows {known}): upgrade holdfast"]
             )
-        data = MIGRATIONS[version](data)
+        try:
+            data = MIGRATIONS[version](data)
+        except (AttributeError, TypeError, ValueError, OverflowError, OSError) as error:
+            raise InvalidCheckpointError([f"it is not a checkpoint of version {version!r}: {error}"]) from error
         version = str(data["version"])
     return data

@@ -7,12 +7,14 @@ library users get. Writing a checkpoint as JSON gives the record, reading JSON g
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
+    FieldSerializationInfo,
     ValidationInfo,
     field_serializer,
     field_validator,
@@ -63,6 +65,14 @@ def _now() -> datetime:
     return datetime.now(UTC)  # noqa: TID251
 
 
+def _aware(value: datetime) -> datetime:
+    # Other writers of the schema leave the zone out and mean UTC; a time without one cannot be compared.
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+Time = Annotated[datetime, AfterValidator(_aware)]
+
+
 class NodeRecord(BaseModel):
     """What is known of one node. Unknown fields are kept, so that an older version can carry a newer one's state."""
 
@@ -75,17 +85,17 @@ class NodeRecord(BaseModel):
     output_data: Any = None
     error: dict[str, Any] | None = None
     internal_state: dict[str, Any] = Field(default_factory=dict[str, Any])
-    started_at: datetime | None = None
-    completed_at: datetime | None = None
+    started_at: Time | None = None
+    completed_at: Time | None = None
     attempts: int = 0
 
 
-class PendingInputContext(BaseModel):
+class PendingInputRecord(BaseModel):
     """What a waiting run waits for."""
 
     node_id: str
     prompt: str
-    timestamp: datetime
+    timestamp: Time
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
@@ -105,9 +115,9 @@ class CheckpointRecord(BaseModel):
     pending_node_ids: list[str] = Field(default_factory=list[str])
     original_input: Any = None
     original_config: dict[str, Any] | None = None
-    pending_input_context: PendingInputContext | None = None
-    created_at: datetime = Field(default_factory=_now)
-    updated_at: datetime = Field(default_factory=_now)
+    pending_input_context: PendingInputRecord | None = None
+    created_at: Time = Field(default_factory=_now)
+    updated_at: Time = Field(default_factory=_now)
     version: str = SCHEMA_VERSION
     dynamiq_version: str | None = LIBRARY_VERSION
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -155,20 +165,31 @@ class NodeCheckpointState(NodeRecord):
     _decode = field_validator("input_data", "output_data", "internal_state", "error", mode="before")(_decode_json)
 
     @field_serializer("input_data", "output_data", "internal_state", "error", when_used="json")
+    def _encode(self, value: Any, info: FieldSerializationInfo) -> Any:
+        return values.encode(value, f"{self.node_id}.{info.field_name}")
+
+
+class PendingInputContext(PendingInputRecord):
+    """What a waiting run waits for, with real values."""
+
+    _decode = field_validator("metadata", mode="before")(_decode_json)
+
+    @field_serializer("metadata", when_used="json")
     def _encode(self, value: Any) -> Any:
-        return values.encode(value, self.node_id)
+        return values.encode(value, "pending_input_context.metadata")
 
 
 class FlowCheckpoint(CheckpointRecord):
     """A checkpoint with real values: what `get_latest_checkpoint` returns and `resume_from` takes."""
 
     node_states: dict[str, NodeCheckpointState] = Field(default_factory=dict)  # pyright: ignore[reportIncompatibleVariableOverride]
+    pending_input_context: PendingInputContext | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
 
     _decode = field_validator("original_input", "original_config", "metadata", mode="before")(_decode_json)
 
     @field_serializer("original_input", "original_config", "metadata", when_used="json")
-    def _encode(self, value: Any) -> Any:
-        return values.encode(value, "original_input")
+    def _encode(self, value: Any, info: FieldSerializationInfo) -> Any:
+        return values.encode(value, info.field_name)
 
     def mark_node_complete(self, node_id: str, state: NodeCheckpointState) -> None:
         self.node_states[node_id] = state

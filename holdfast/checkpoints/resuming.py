@@ -7,6 +7,7 @@ from holdfast.checkpoints.ledger import RunResumed
 from holdfast.checkpoints.models import CheckpointRecord, CheckpointStatus, RunnableStatus
 from holdfast.flows import graph
 from holdfast.flows.check import dependencies
+from holdfast.flows.ids import checkpoint_id
 from holdfast.flows.spec import FlowSpec
 
 
@@ -57,16 +58,19 @@ def plan_resume(flow: FlowSpec, record: CheckpointRecord) -> ResumePlan:
 
 def rebase(record: CheckpointRecord, flow: FlowSpec, run_id: str) -> CheckpointRecord:
     """The checkpoint as the base of a run with this id and definition. The sequence goes on where it was."""
-    ids = [node.id for node in flow.nodes]
-    completed = [node_id for node_id in record.completed_node_ids if node_id in ids]
+    types = {node.id: node.type for node in flow.nodes}
+    # What a node of another type has left behind would mean nothing to this one.
+    states = {node_id: state for node_id, state in record.node_states.items() if types.get(node_id) == state.node_type}
+    completed = [node_id for node_id in record.completed_node_ids if node_id in states]
+    done = set(completed)
     return record.fork(
-        id="",
+        id=checkpoint_id(run_id, record.sequence_number),
         run_id=run_id,
         flow_id=flow.id,
         status=CheckpointStatus.ACTIVE,
-        node_states={node_id: state for node_id, state in record.node_states.items() if node_id in ids},
+        node_states=states,
         completed_node_ids=completed,
-        pending_node_ids=[node_id for node_id in ids if node_id not in completed],
+        pending_node_ids=[node_id for node_id in types if node_id not in done],
         pending_input_context=None,
         checksum=None,
     )

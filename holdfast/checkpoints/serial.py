@@ -5,6 +5,7 @@ import json
 from typing import Any, cast
 
 import yaml
+from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from holdfast.checkpoints.migrations import migrate
@@ -28,15 +29,15 @@ def seal(record: CheckpointRecord) -> dict[str, Any]:
 
 def unseal(data: Any) -> FlowCheckpoint:
     """Verifies, migrates and validates; InvalidCheckpointError says what is wrong. Values come back as they were."""
-    return FlowCheckpoint.model_validate_json(to_json(_verified(data)))
+    return FlowCheckpoint.model_validate_json(to_json(_verified(data).model_dump(mode="json")))
 
 
 def unseal_record(data: Any) -> CheckpointRecord:
     """Like `unseal`, with values left in their marked form, as a workflow wants them."""
-    return CheckpointRecord.model_validate(_verified(data))
+    return _verified(data)
 
 
-def _verified(data: Any) -> dict[str, Any]:
+def _verified(data: Any) -> CheckpointRecord:
     if not isinstance(data, dict):
         raise InvalidCheckpointError(["it is not a JSON object"])
     body = cast(dict[str, Any], data)
@@ -44,9 +45,13 @@ def _verified(data: Any) -> dict[str, Any]:
     if stated is not None and stated != (actual := checksum(body)):
         name = body.get("id", "without an id")
         raise InvalidCheckpointError([f"checkpoint {name}: its checksum says {stated}, its content {actual}"])
-    body = migrate(body)
-    ensure_valid(CheckpointRecord.model_validate(body))
-    return body
+    try:
+        record = CheckpointRecord.model_validate(migrate(body))
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+        raise InvalidCheckpointError(faults) from error
+    ensure_valid(record)
+    return record
 
 
 def serialize_checkpoint(checkpoint: CheckpointRecord) -> str:
@@ -79,7 +84,7 @@ def to_yaml(checkpoint: CheckpointRecord) -> str:
 def from_yaml(text: str) -> FlowCheckpoint:
     try:
         data = yaml.load(text, _PlainLoader)  # noqa: S506 (a SafeLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise InvalidCheckpointError([f"it is not whole YAML: {error}"]) from error
     return unseal(data)
 

@@ -6,7 +6,7 @@ about the place of a fault differs. Reading raw YAML into models is in `reading.
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from pydantic import ValidationError
 
@@ -42,21 +42,27 @@ def ensure(flow: FlowSpec) -> FlowSpec:
 
 
 def check(
-    flow: FlowSpec, locate: Locate = _plain_place, custom: Mapping[str, ParamsCheck] | None = None
+    flow: FlowSpec,
+    locate: Locate = _plain_place,
+    custom: Mapping[str, ParamsCheck] | None = None,
+    unread: Collection[str] = (),
 ) -> list[Fault]:
-    """Every fault of the definition. `custom` holds the known custom node types; without it they are taken on trust."""
-    faults = [*_check_ids(flow, locate)]
+    """Every fault of the definition. `custom` holds the known custom node types; without it they are taken on trust.
+
+    `unread` names nodes that are there but could not be read: that they are missing from `flow` is no second fault.
+    """
+    faults = [*_check_ids(flow, locate, unread)]
     for node in flow.nodes:
         faults += _check_type(node, locate, custom)
         faults += _check_reserved(node, locate)
         faults += _check_transformers(node, locate)
         faults += _check_choice_output(node, locate)
         faults += _check_templates(node, locate)
-    faults += _check_edges(flow, locate)
-    faults += _check_excluded(flow, locate)
+    faults += _check_edges(flow, locate, unread)
+    faults += _check_excluded(flow, locate, unread)
     cyclic = [*_check_cycles(flow, locate)]
-    # What is upstream is undefined in a cycle; the rest would be noise.
-    return faults + (cyclic or [*_check_references(flow, locate)])
+    # What is upstream is undefined in a cycle, and unknown behind a node that was not read; the rest would be noise.
+    return faults + (cyclic or ([] if unread else [*_check_references(flow, locate)]))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -67,10 +73,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"There is: {', '.join(map(repr, names))}." if names else "There is none."
 
 
-def _check_ids(flow: FlowSpec, locate: Locate) -> Iterator[Fault]:
+def _check_ids(flow: FlowSpec, locate: Locate, unread: Collection[str]) -> Iterator[Fault]:
     if not flow.id or "@" in flow.id:
         yield Fault("flow/bad-id", f"the flow's id is {flow.id!r}", locate(), "Give it an 'id' without '@'.")
-    if not flow.nodes:
+    if not flow.nodes and not unread:
         yield Fault("flow/empty", "the flow has no nodes", locate(), "Add at least one node under 'nodes'.")
     seen: set[str] = set()
     for index, node in enumerate(flow.nodes):
@@ -134,18 +140,18 @@ def param_faults(error: ValidationError, node: NodeSpec, locate: Locate, known: 
         where = complaint["loc"]
         dotted = ".".join(map(str, where))
         if complaint["type"] == "extra_forbidden":
-            options = list(known) if len(where) == 1 else list[str]()
+            options = [*known, *(NodeSpec.model_fields.keys() - {"params"})]
             yield Fault(
                 "node/unknown-field",
                 f"a {node.type!r} node has no field {dotted!r}",
                 locate(node.id, *where),
-                nearest(str(where[-1]), [*options, *(NodeSpec.model_fields.keys() - {"params"} if options else [])]),
+                nearest(str(where[-1]), options) if len(where) == 1 else "Remove it, or mend its name.",
             )
         elif complaint["type"] == "missing":
             yield Fault(
                 "node/missing-field",
                 f"a {node.type!r} node needs {dotted!r}",
-                locate(node.id),
+                locate(node.id, *where[:-1]),
                 f"Add '{dotted}: …' to the node.",
             )
         else:
@@ -247,10 +253,12 @@ def _check_templates(node: NodeSpec, locate: Locate) -> Iterator[Fault]:
             yield Fault("node/bad-template", str(error), locate(node.id, name), "Mend the Jinja template.")
 
 
-def _check_edges(flow: FlowSpec, locate: Locate) -> Iterator[Fault]:
+def _check_edges(flow: FlowSpec, locate: Locate, unread: Collection[str]) -> Iterator[Fault]:
     by_id = {node.id: node for node in flow.nodes}
     for node in flow.nodes:
         for index, dependency in enumerate(node.depends):
+            if dependency.node in unread:
+                continue
             place = locate(node.id, "depends", index)
             upstream = by_id.get(dependency.node)
             if upstream is None:
@@ -273,20 +281,23 @@ def _check_option(dependency: Dependency, upstream: NodeSpec, place: Place) -> I
             "Only a 'choice' node has options; remove 'option' or use 'condition'.",
         )
         return
-    options = [str(option.get("id")) for option in upstream.params.get("options", [])]
-    if dependency.option not in options:
+    options = upstream.params.get("options")
+    if not is_array(options) or not all(is_object(option) for option in options):
+        return  # The parameters' own check has said it.
+    known = [str(option.get("id")) for option in options]
+    if dependency.option not in known:
         yield Fault(
             "flow/unknown-option",
             f"choice {upstream.id!r} has no option {dependency.option!r}",
             place,
-            nearest(str(dependency.option), options),
+            nearest(str(dependency.option), known),
         )
 
 
-def _check_excluded(flow: FlowSpec, locate: Locate) -> Iterator[Fault]:
+def _check_excluded(flow: FlowSpec, locate: Locate, unread: Collection[str]) -> Iterator[Fault]:
     ids = [node.id for node in flow.nodes]
     for name in flow.checkpoint.exclude_nodes:
-        if name not in ids:
+        if name not in ids and name not in unread:
             yield Fault("flow/unknown-node", f"exclude_nodes names {name!r}", locate(), nearest(name, ids))
 
 

@@ -16,6 +16,6 @@ def checkpoint_id(run: str, seq: int) -> CheckpointId:
 def split_checkpoint_id(text: str) -> tuple[RunId, int | None]:
     """The run and the sequence number; the number is None when `text` names only a run (its latest checkpoint)."""
     run, at, seq = text.rpartition("@")
-    if at and seq.isdigit():
+    if at and seq.isascii() and seq.isdigit():
         return RunId(run), int(seq)
     return RunId(text), None

@@ -13,16 +13,22 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from holdfast.flows.conditions import Condition
-from holdfast.flows.spec import NodeSpec
+from holdfast.flows.spec import LONGEST_SECONDS, NodeSpec
 
 _DAY = 24 * 3600.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
 
 
 def seconds_of(text: str | float) -> float:
-    """`90`, `"90s"`, `"1h 30m"`, `"30d"` as seconds; ValueError when it is none of these."""
-    if isinstance(text, int | float):
-        return float(text)
+    """`90`, `"90s"`, `"1h 30m"`, `"30d"` as seconds; ValueError when it is none of these, or longer than a century."""
+    seconds = text if isinstance(text, int | float) else _written_seconds(text)
+    # "not <=" also refuses what is no number at all.
+    if not seconds <= LONGEST_SECONDS:
+        raise ValueError(f"{text!r} is longer than a hundred years")
+    return float(seconds)
+
+
+def _written_seconds(text: str) -> float:
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*([smhdw])", text)
     if not parts or re.sub(r"(\d+(?:\.\d+)?)\s*([smhdw])", "", text).strip():
         raise ValueError(f"{text!r} is not a duration; write for example '90s', '1h 30m' or '30d'")

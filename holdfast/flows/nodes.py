@@ -54,10 +54,11 @@ class Node:
 
     def __init__(self, **fields: Any) -> None:
         params = parameters(type(self))
-        for name, default in params.items():
-            # A list written as a class default must not be shared by all instances.
-            if default is not _UNSET and not isinstance(default, str | int | float | bool | None):
-                setattr(self, name, copy.deepcopy(default))
+        for base in reversed(type(self).__mro__):
+            for name, default in vars(base).items():
+                # A list written as a class default must not be shared by all instances.
+                if isinstance(default, list | dict | set) and not name.startswith("__"):
+                    setattr(self, name, copy.deepcopy(default))
         for name, value in fields.items():
             if name in params:
                 setattr(self, name, _checked(type(self), name, value))
@@ -76,13 +77,13 @@ class Node:
         raise NonRetryableError(f"{type(self).__name__} has no execute()")
 
     def checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Saves a long node's state: after a crash `restore_from_checkpoint` gets it, and the node goes on from there."""
+        """Saves a long node's state: after a crash `restore_from_checkpoint` gets it and the node goes on there."""
         if self._save is not None:
             self._save(dict(state))
 
     def depends_on(self, *nodes: "Node | str | Mapping[str, Any]") -> "Node":
         """Adds dependencies and returns the node, so that it can be used in the list of a flow's nodes."""
-        self.depends = [*self.depends, *(_edge(node) for node in nodes)]
+        self.depends = [*_listed(self.depends), *(_edge(node) for node in nodes)]
         return self
 
     def params(self) -> dict[str, Any]:
@@ -93,11 +94,17 @@ class Node:
     def spec(self, node_id: str, ids: "Mapping[int, str] | None" = None) -> NodeSpec:
         """The definition of this node; `ids` maps `id()` of the flow's other nodes to their ids."""
         fields = {name: getattr(self, name) for name in _COMMON if getattr(self, name, None) is not None}
-        edges = [_resolved(_edge(edge), ids or {}) for edge in self.depends]
-        pure = getattr(self, "pure", False) or None
+        edges = [_resolved(_edge(edge), ids or {}) for edge in _listed(self.depends)]
+        # Said of this node, it counts either way; a class that is not pure leaves it to the kind.
+        pure = self.__dict__.get("pure", type(self).pure or None)
         return NodeSpec.model_validate(
             {**fields, "id": node_id, "type": type(self).type, "params": self.params(), "depends": edges, "pure": pure}
         )
+
+
+def _listed(depends: Any) -> Sequence[Any]:
+    """`depends=a` is short for `depends=[a]`, as in YAML."""
+    return [depends] if isinstance(depends, str | Node | Mapping | Dependency) else depends
 
 
 def _edge(item: Any) -> dict[str, Any]:
@@ -156,7 +163,7 @@ def custom_params_check(cls: type[Node]) -> Callable[[NodeSpec], list[str]]:
     def complaints(node: NodeSpec) -> list[str]:
         try:
             cls(id=node.id, **node.params)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             return [str(error)]
         return []
 

@@ -59,6 +59,7 @@ class _Reader:
         self._faults: list[Fault] = []
         self._paths: dict[str, Path] = {}
         self._positions: list[Path] = []
+        self._unread: set[str] = set()
 
     def flow(self, custom: Mapping[str, ParamsCheck] | None) -> FlowSpec:
         data = self._source.data
@@ -78,8 +79,8 @@ class _Reader:
         fields = {key: value for key, value in body.items() if key in _FLOW_FIELDS and key != "nodes"}
         self._nested_unknown(fields, ())
         flow = self._model(FlowSpec, {"id": "", **fields, "nodes": nodes})
-        if flow is not None:
-            self._faults += check(flow, self._locate, custom)
+        # A flow whose own fields are wrong still has nodes to look at.
+        self._faults += check(flow or FlowSpec(id="unread", nodes=nodes), self._locate, custom, self._unread)
         if self._faults or flow is None:
             raise FlowDefinitionError(self._faults)
         return flow
@@ -98,9 +99,9 @@ class _Reader:
         return Place(self._file, self._source.line(path))
 
     def _unknown(self, body: Mapping[str, Any], known: frozenset[str], path: Path, of: str) -> None:
-        for key in body:
+        for key in map(str, body):
             if key not in known:
-                self._fault("flow/unknown-field", f"{of} has no field {key!r}", (*path, key), nearest(str(key), known))
+                self._fault("flow/unknown-field", f"{of} has no field {key!r}", (*path, key), nearest(key, known))
 
     def _nested_unknown(self, body: Mapping[str, Any], path: Path) -> None:
         for name, model in _NESTED.items():
@@ -120,6 +121,7 @@ class _Reader:
                 if isinstance(body, dict):
                     yield path, {**cast(dict[str, Any], body), "id": str(node_id)}
                 else:
+                    self._unread.add(str(node_id))
                     self._fault(
                         "node/not-a-mapping", f"node {node_id!r} has no fields", path, "Give it at least a 'type'."
                     )
@@ -128,8 +130,10 @@ class _Reader:
                 if isinstance(body, dict) and "id" in body:
                     yield ("nodes", index), cast(dict[str, Any], body)
                 else:
+                    self._unread.add(f"#{index}")
                     self._fault("node/no-id", f"node number {index + 1} has no id", ("nodes", index), "Add 'id: …'.")
         elif nodes is not None:
+            self._unread.add("nodes")
             self._fault(
                 "flow/bad-nodes", "'nodes' is neither a mapping nor a list", ("nodes",), "Write 'nodes:', then ids."
             )
@@ -137,23 +141,37 @@ class _Reader:
     def _node(self, path: Path, body: dict[str, Any]) -> NodeSpec | None:
         common = {key: value for key, value in body.items() if key in _NODE_FIELDS}
         params = {key: value for key, value in body.items() if key not in _NODE_FIELDS}
-        common["params"] = {**params, **(common.get("params") or {})}
+        given = common.get("params")
+        if given is None or isinstance(given, dict):
+            common["params"] = params = {**params, **cast(dict[str, Any], given or {})}
         common["depends"] = _edges(common.get("depends"))
         self._nested_unknown(common, path)
+        self._option_conditions(params.get("options"), path)
         node_id = str(body["id"])
         self._paths[node_id] = path
-        self._positions.append(path)
-        if "type" not in body:
+        node = None
+        if "type" in body:
+            node = self._model(NodeSpec, common, node_id)
+        else:
             self._fault("node/missing-field", f"node {node_id!r} has no type", path, "Add 'type: …'.", node_id)
-            return None
-        return self._model(NodeSpec, common, node_id)
+        if node is None:
+            self._unread.add(node_id)
+        else:
+            self._positions.append(path)
+        return node
+
+    def _option_conditions(self, options: Any, path: Path) -> None:
+        """A choice's parameters refuse unknown fields, but a condition is a wire model too and ignores them."""
+        for index, option in enumerate(cast(list[Any], options) if isinstance(options, list) else []):
+            if isinstance(option, dict):
+                self._nested_unknown(cast(dict[str, Any], option), (*path, "options", index))
 
     def _model(self, model: type[_Model], data: dict[str, Any], node: str | None = None) -> _Model | None:
         try:
             return model.model_validate(data)
         except ValidationError as error:
             shell = NodeSpec(id=node or "", type=str(data.get("type", "flow")))
-            locate = self._locate if node else self._locate_flow
+            locate = self._locate_flow if node is None else self._locate
             self._faults += param_faults(error, shell, locate, model.model_fields)
             return None
 
@@ -164,4 +182,4 @@ def _edges(depends: Any) -> Any:
         depends = [depends]
     if isinstance(depends, list):
         return [{"node": item} if isinstance(item, str) else item for item in cast(list[Any], depends)]
-    return depends or []
+    return [] if depends is None else depends

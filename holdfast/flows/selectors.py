@@ -4,6 +4,7 @@ A selector is `$.a.output || $.b.output || literal`: the first alternative that 
 give a list, none gives None, and a string that does not start with `$` is itself.
 """
 
+import json
 from functools import lru_cache
 from typing import Any
 
@@ -23,10 +24,19 @@ class BadSelectorError(ValueError):
         super().__init__(f"{path!r} is not a JSONPath: {complaint}")
 
 
+class _Environment(jsonpath.JSONPathEnvironment):
+    """JSON itself is never read as deep as this, so that `$..x` cannot fail on data that came this far."""
+
+    max_recursion_depth = 1000
+
+
+_ENVIRONMENT = _Environment()
+
+
 @lru_cache(maxsize=4096)
 def _compile(path: str) -> Any:
     try:
-        return jsonpath.compile(path)
+        return _ENVIRONMENT.compile(path)
     except jsonpath.JSONPathError as error:
         raise BadSelectorError(path, str(error)) from error
 
@@ -56,13 +66,14 @@ def verify(text: str) -> None:
 
 
 def names(text: str) -> set[str] | None:
-    """The top-level names a selector reads; None when it may read any of them (`$.*`, `$..x`)."""
+    """The top-level names a selector reads; None when it may read any of them (`$.*`, `$..x`, `$.a[?@.b == $.c]`)."""
     found: set[str] = set()
     for part in _alternatives(text):
         if not _is_path(part):
             continue
-        segments = _compile(part).segments
-        if not segments:
+        # A union (`$.a | $.b`) has no segments of its own.
+        segments = getattr(_compile(part), "segments", None)
+        if not segments or "$" in part[1:]:
             return None
         selectors = segments[0].selectors
         recursive = type(segments[0]).__name__ == "JSONPathRecursiveDescentSegment"
@@ -74,10 +85,12 @@ def names(text: str) -> set[str] | None:
 
 def find(text: str, data: Any) -> Any:
     """The value a selector stands for."""
+    # The library reads a text as a JSON document; written as one, it is itself again.
+    document = json.dumps(data) if isinstance(data, str) else data
     for part in _alternatives(text):
         if not _is_path(part):
             return part
-        matches: list[Any] = _compile(part).findall(data)
+        matches: list[Any] = _compile(part).findall(document)
         if matches:
             value = matches[0] if len(matches) == 1 else matches
             if value is not None:

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 
 from holdfast.flows.conditions import Condition
 
+LONGEST_SECONDS = 100 * 365 * 24 * 3600.0
+"""A century. Beyond it, and at infinity, the clocks of Python and Temporal overflow in the middle of a run."""
+
 
 class SpecModel(BaseModel):
     """Leaves out what equals its default: a definition of 200 nodes travels with every run, in every history."""
@@ -47,11 +50,11 @@ class Transformer(SpecModel):
 class ErrorHandling(SpecModel):
     """Retries and timeouts are Temporal's. `behavior` says what a final failure means for the rest of the flow."""
 
-    timeout_seconds: float | None = Field(default=None, gt=0)
+    timeout_seconds: float | None = Field(default=None, gt=0, le=LONGEST_SECONDS)
     max_retries: int = Field(default=0, ge=0)
-    retry_interval_seconds: float = Field(default=1.0, gt=0)
-    backoff_rate: float = Field(default=1.0, ge=1)
-    max_retry_interval_seconds: float | None = Field(default=None, gt=0)
+    retry_interval_seconds: float = Field(default=1.0, gt=0, le=LONGEST_SECONDS)
+    backoff_rate: float = Field(default=1.0, ge=1, allow_inf_nan=False)
+    max_retry_interval_seconds: float | None = Field(default=None, gt=0, le=LONGEST_SECONDS)
     behavior: Literal["raise", "return", "skip"] = "raise"
 
 

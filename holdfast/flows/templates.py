@@ -29,6 +29,8 @@ def _compile(template: str) -> Template:
         return _ENVIRONMENT.from_string(template)
     except TemplateError as error:
         raise BadTemplateError(template, str(error)) from error
+    except RecursionError as error:
+        raise BadTemplateError(template, "it is nested too deeply") from error
 
 
 def verify(template: Any) -> None:
@@ -48,10 +50,11 @@ def render(template: Any, data: Any) -> Any:
     if isinstance(template, str):
         if "{" not in template:
             return template
+        compiled = _compile(template)
         scope = dict(data) if is_object(data) else dict[str, Any]()
         try:
-            return _compile(template).render({**scope, "input": data})
-        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+            return compiled.render({**scope, "input": data})
+        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             raise BadTemplateError(template, str(error)) from error
     if is_object(template):
         return {key: render(value, data) for key, value in template.items()}

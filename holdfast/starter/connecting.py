@@ -1,5 +1,7 @@
 """Connecting to Temporal, by Temporal's own settings (TEMPORAL_ADDRESS, profiles, TLS, API keys)."""
 
+import asyncio
+import time
 from datetime import timedelta
 
 from temporalio.api.enums.v1 import IndexedValueType
@@ -11,6 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.contracts.names import ATTRIBUTE_FLOW, ATTRIBUTE_STATUS
 
+_READY_SECONDS = 10.0
 _ATTRIBUTES = (ATTRIBUTE_STATUS, ATTRIBUTE_FLOW)
 
 
@@ -38,14 +41,26 @@ async def connect(address: str | None = None, namespace: str | None = None) -> C
     host = config.setdefault("target_host", "127.0.0.1:7233")
     where = f"{host} (namespace {config.get('namespace', 'default')!r})"
     try:
-        client = await Client.connect(**config, data_converter=pydantic_data_converter)
-        await client.service_client.check_health(timeout=timedelta(seconds=5))
+        return await _connect_when_healthy(config)
     except (RPCError, RuntimeError, ValueError) as error:
         raise NotReachableError(
             f"[temporal/not-reachable] no answer from {where}: {error}\n"
             "  Start one with 'holdfast dev', or say where it is with --address or TEMPORAL_ADDRESS."
         ) from error
-    return client
+
+
+async def _connect_when_healthy(config: ClientConnectConfig) -> Client:
+    """A server that has just started listens before it is ready: it is given a moment."""
+    deadline = time.monotonic() + _READY_SECONDS
+    while True:
+        try:
+            client = await Client.connect(**config, data_converter=pydantic_data_converter)
+            await client.service_client.check_health(timeout=timedelta(seconds=5))
+            return client
+        except (RPCError, RuntimeError) as error:
+            if "not healthy yet" not in str(error) or time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.05)
 
 
 async def ensure_search_attributes(client: Client) -> None:

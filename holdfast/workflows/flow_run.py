@@ -65,7 +65,7 @@ class FlowRun:
                 },
                 created_at=started,
                 updated_at=started,
-                metadata={"creation_time": started.isoformat()},
+                metadata={"creation_time": started.isoformat(), "key_base": self._run_id},
             )
         elif self._start.resumed_from is not None:
             base = rebase(base, flow, self._run_id)

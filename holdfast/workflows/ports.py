@@ -19,6 +19,8 @@ from holdfast.flows.spec import ErrorHandling, NodeSpec
 
 _BATCH_TIMEOUT = timedelta(minutes=10)
 _MOST_LOSSES = 20
+_UNKNOWN_WAITS = (1, 2, 5, 10)
+_NOT_REGISTERED = "NotFoundError"
 
 
 class TemporalPorts:
@@ -58,7 +60,7 @@ class TemporalPorts:
 
         A lost execution that used up the policy's attempts would otherwise fail a run because a machine died.
         """
-        attempts = 0
+        attempts = unknown = 0
         for losses in range(_MOST_LOSSES):
             try:
                 reply = await self._execute(node, call, f"{call.path}~{losses + 1}" if losses else call.path)
@@ -67,7 +69,11 @@ class TemporalPorts:
                     raise asyncio.CancelledError from error
                 failure = _failure(node, error)
                 attempts += failure.attempt
-                if not _is_lost(error):
+                if _is_unknown(error) and unknown < len(_UNKNOWN_WAITS):
+                    # While workers are being replaced, another one may know the type.
+                    await workflow.sleep(_UNKNOWN_WAITS[unknown], summary=f"no worker knows {node.type!r} yet")
+                    unknown += 1
+                elif not _is_lost(error):
                     raise NodeError(failure.error, failure.internal_state, attempts) from error
             else:
                 reply.attempt += attempts
@@ -126,11 +132,22 @@ def _is_lost(error: ActivityError) -> bool:
     return isinstance(cause, ApplicationError) and cause.type == WORKER_SHUTDOWN
 
 
+def _is_unknown(error: ActivityError) -> bool:
+    """The worker that took the node does not have its type; the SDK's own words."""
+    cause = error.cause
+    return (
+        isinstance(cause, ApplicationError) and cause.type == _NOT_REGISTERED and "is not registered" in cause.message
+    )
+
+
 def _failure(node: NodeSpec, error: ActivityError) -> NodeFailure:
     cause = error.cause
     if isinstance(cause, ApplicationError):
         if cause.type == NODE_FAILED and cause.details:
             return NodeFailure.model_validate(cause.details[0])
+        if _is_unknown(error):
+            message = f"no worker knows the node type {node.type!r}: start one with --load MODULE"
+            return NodeFailure(error={"type": "UnknownNodeType", "message": message})
         return NodeFailure(error={"type": cause.type or "ApplicationError", "message": cause.message})
     if isinstance(cause, TemporalTimeoutError):
         limit = node.error_handling.timeout_seconds or kind_of(node).timeout.total_seconds()

@@ -1,0 +1,24 @@
+"""cli: how long a person waits for `holdfast --help`."""
+
+import asyncio
+import statistics
+import sys
+from pathlib import Path
+
+from benchmarks.measuring import Line, alternate, times
+
+_PROGRAM = Path(sys.executable).parent / "holdfast"
+
+
+async def _help() -> None:
+    process = await asyncio.create_subprocess_exec(
+        _PROGRAM, "--help", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    _, complaint = await process.communicate()
+    if process.returncode != 0:
+        raise RuntimeError(f"{_PROGRAM} --help ended with {process.returncode}:\n{complaint.decode()[-1000:]}")
+
+
+async def cli() -> list[Line]:
+    taken = await alternate({"help": _help}, rounds=10)
+    return [Line("cli", statistics.median(taken["help"]), "s", "at most", 0.3, times(taken))]

@@ -1,0 +1,72 @@
+"""Rounds that alternate between the sides, medians, and a line for each figure.
+
+Other programs share the machine, so an absolute time means little: the sides take turns within the same seconds, and
+the turns change their order, so that what slows one down slows down the other.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Work = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure and its bar: at most or at least so much."""
+
+    name: str
+    value: float
+    unit: str
+    limit: Literal["at most", "at least"]
+    bar: float
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def ok(self) -> bool:
+        return self.value <= self.bar if self.limit == "at most" else self.value >= self.bar
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "value": round(self.value, 4),
+            "unit": self.unit,
+            "bar": self.bar,
+            "ok": self.ok,
+            "limit": self.limit,
+            **self.extra,
+        }
+
+
+async def timed(work: Work) -> float:
+    """Seconds of wall time."""
+    begun = time.perf_counter()
+    await work()
+    return time.perf_counter() - begun
+
+
+async def alternate(sides: Mapping[str, Work], rounds: int = 5) -> dict[str, list[float]]:
+    """The times of every side, after a round that does not count."""
+    for work in sides.values():
+        await work()
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds):
+        for name in list(sides)[:: -1 if number % 2 else 1]:
+            taken[name].append(await timed(sides[name]))
+            print(f"  {name} {number + 1}/{rounds}: {taken[name][-1]:.3f} s", file=sys.stderr, flush=True)
+    return taken
+
+
+def times(taken: Mapping[str, list[float]]) -> dict[str, Any]:
+    """The raw figures behind a ratio, for the extra fields of a line."""
+    medians = {f"{name}_seconds": round(statistics.median(found), 4) for name, found in taken.items()}
+    rounds = {name: [round(seconds, 4) for seconds in found] for name, found in taken.items()}
+    return {**medians, "rounds": rounds}
+
+
+def ratio(taken: Mapping[str, list[float]], above: str, below: str) -> float:
+    """The ratio of two sides' medians."""
+    return statistics.median(taken[above]) / statistics.median(taken[below])

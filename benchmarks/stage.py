@@ -1,0 +1,97 @@
+"""What a measurement runs on: one tuned embedded server, and for each side a worker with the same settings."""
+
+import contextlib
+import tempfile
+import uuid
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from temporalio.client import Client
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from benchmarks.bare_workflows import BareChain, BareFanout
+from benchmarks.steps import BenchPureStep, BenchStep, bare_step
+from holdfast.activities.registry import Registry
+from holdfast.contracts import names
+from holdfast.contracts.calls import FlowResult, FlowStart
+from holdfast.flows.spec import FlowSpec
+from holdfast.starter import embedded
+from holdfast.starter.connecting import connect
+from holdfast.worker import running_worker
+
+FLOWS = "benchmark-holdfast"
+BARE = "benchmark-bare"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A server that runs, and how each side is started on it."""
+
+    client: Client
+    cache: Path
+
+    async def run_flow(self, flow: FlowSpec, run_id: str | None = None) -> FlowResult:
+        """One flow to its end, as the client sees it."""
+        attributes = TypedSearchAttributes(
+            [
+                SearchAttributePair(SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS), "running"),
+                SearchAttributePair(SearchAttributeKey.for_keyword(names.ATTRIBUTE_FLOW), flow.id),
+            ]
+        )
+        return await self.client.execute_workflow(
+            names.FLOW_RUN,
+            FlowStart(flow=flow),
+            id=run_id or f"{flow.id}-{uuid.uuid4()}",
+            task_queue=FLOWS,
+            search_attributes=attributes,
+            result_type=FlowResult,
+        )
+
+    async def run_bare(self, workflow: type[BareChain | BareFanout], count: int) -> Any:
+        """The same on the bare side."""
+        return await self.client.execute_workflow(
+            workflow.__name__, count, id=f"{workflow.__name__}-{uuid.uuid4()}", task_queue=BARE
+        )
+
+    @contextlib.asynccontextmanager
+    async def flow_worker(self, *, max_cached_workflows: int = 1000) -> AsyncGenerator[Worker]:
+        """A Holdfast worker with the benchmarks' nodes."""
+        registry = Registry()
+        registry.add_class(BenchStep)
+        registry.add_class(BenchPureStep)
+        async with running_worker(
+            self.client,
+            task_queue=FLOWS,
+            registry=registry,
+            cache=self.cache,
+            max_cached_workflows=max_cached_workflows,
+        ) as worker:
+            yield worker
+
+    @contextlib.asynccontextmanager
+    async def both_workers(self) -> AsyncGenerator[None]:
+        """The bare worker takes its settings from Holdfast's own: whatever is tuned there is tuned here."""
+        async with self.flow_worker() as worker:
+            settings = cast(dict[str, Any], worker.config())
+            own: dict[str, Any] = {
+                "task_queue": BARE,
+                "workflows": [BareChain, BareFanout],
+                "activities": [bare_step],
+                "interceptors": [],
+                "workflow_runner": SandboxedWorkflowRunner(),
+            }
+            async with Worker(**{**settings, **own}):
+                yield
+
+
+@contextlib.asynccontextmanager
+async def stage() -> AsyncGenerator[Stage]:
+    """On ports and a directory of its own, so that it disturbs no other server."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+        directory = Path(name)
+        with embedded.server(directory, 0, 0) as server:
+            yield Stage(await connect(server.address), directory / "cache.db")

@@ -1,0 +1,176 @@
+"""The command line. Imports next to nothing, so that help is there at once; commands load what they need."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+HELP = """\
+Run flows that survive crashes.
+
+  holdfast dev                    embedded Temporal server, Web UI and a worker, until Ctrl-C
+  holdfast run FLOW               start a flow and follow it to its end
+  holdfast runs                   the runs there are
+  holdfast show RUN               where a run is, node by node
+  holdfast checkpoints RUN        the run's checkpoints
+  holdfast checkpoint ID          one checkpoint, as JSON or YAML   (a run's id: its latest)
+  holdfast resume ID              a new run that does only what that checkpoint had not done
+  holdfast cancel RUN             end a run; what it has done is kept
+  holdfast check FLOW             find mistakes without running anything
+  holdfast simulate FLOW          run the flow's logic with scripted results, without a server
+  holdfast worker                 a worker for a Temporal server that runs elsewhere
+  holdfast stop                   stop what 'run --detach' left running
+
+Where Temporal is: --address, --namespace (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, Temporal's profiles).
+With none of these, the embedded server in .holdfast/ is used, and started if need be.
+Every command takes --json. 'holdfast COMMAND --help' has the details.
+Exit codes: 0 finished  1 the flow failed  2 wrong usage  3 Temporal not reachable  4 not found
+
+holdfast run examples/hello.yaml --input name=World
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every command and its options."""
+    top = argparse.ArgumentParser(prog="holdfast", add_help=False)
+    top.add_argument("-h", "--help", action="store_true")
+    top.add_argument("--version", action="store_true")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print JSON with stable fields")
+    server = argparse.ArgumentParser(add_help=False, parents=[common])
+    server.add_argument("--address", help="Temporal's address (default: TEMPORAL_ADDRESS, else the embedded server)")
+    server.add_argument("--namespace", help="Temporal's namespace (default: TEMPORAL_NAMESPACE, else 'default')")
+    loading = argparse.ArgumentParser(add_help=False)
+    loading.add_argument("--load", action="append", default=[], metavar="MODULE", help="a module with custom nodes")
+    queue = argparse.ArgumentParser(add_help=False)
+    queue.add_argument("--task-queue", default="holdfast", help="the workers' task queue (default: holdfast)")
+    giving = argparse.ArgumentParser(add_help=False)
+    giving.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="VALUE",
+        help="'key=value', 'key=@file', '@file.json' or a JSON object; repeatable",
+    )
+
+    def add(name: str, summary: str, example: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            epilog=example,
+            parents=list(parents),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    dev = add(
+        "dev", "embedded Temporal server, Web UI and a worker, until Ctrl-C", "holdfast dev", common, loading, queue
+    )
+    dev.add_argument("--port", type=int, default=7233, help="Temporal's port (default: 7233, or a free one)")
+    dev.add_argument("--ui-port", type=int, default=8233, help="the Web UI's port (default: 8233, or a free one)")
+
+    run = add(
+        "run",
+        "start a flow and follow it to its end",
+        "holdfast run examples/hello.yaml --input name=World",
+        server,
+        loading,
+        queue,
+        giving,
+    )
+    run.add_argument("flow", metavar="FLOW", help="a flow in YAML")
+    run.add_argument("--id", help="the run's id (default: the flow's id and a UUID)")
+    run.add_argument("--detach", action="store_true", help="start it and return")
+
+    resume = add(
+        "resume",
+        "a new run that does only what a checkpoint had not done",
+        "holdfast resume my-run        (its latest checkpoint)\nholdfast resume my-run@12",
+        server,
+        loading,
+        queue,
+    )
+    resume.add_argument("checkpoint", metavar="ID", help="a checkpoint's id, or a run's for its latest")
+    resume.add_argument("--flow", metavar="FLOW", help="a changed definition (default: the one the run had)")
+    resume.add_argument("--id", help="the new run's id")
+    resume.add_argument("--detach", action="store_true", help="start it and return")
+
+    runs = add("runs", "the runs there are, newest first", "holdfast runs --status failed", server)
+    runs.add_argument("--flow", metavar="ID", help="only this flow's")
+    runs.add_argument(
+        "--status", choices=["pending", "running", "completed", "failed", "cancelled", "pending_input", "paused"]
+    )
+    runs.add_argument("--limit", type=int, default=20)
+
+    show = add("show", "where a run is, node by node", "holdfast show my-run", server)
+    show.add_argument("run", metavar="RUN")
+
+    listing = add("checkpoints", "a run's checkpoints, newest first", "holdfast checkpoints my-run", server)
+    listing.add_argument("run", metavar="RUN")
+    listing.add_argument("--limit", type=int, default=None)
+
+    one = add("checkpoint", "one checkpoint", "holdfast checkpoint my-run@12 --format yaml", server)
+    one.add_argument("id", metavar="ID", help="a checkpoint's id, or a run's for its latest")
+    one.add_argument("--format", choices=["json", "yaml"], default="json")
+    one.add_argument("--show-secrets", action="store_true", help="do not hide fields with names like 'api_key'")
+
+    cancel = add("cancel", "end a run; what it has done is kept", "holdfast cancel my-run", server)
+    cancel.add_argument("run", metavar="RUN")
+
+    check = add(
+        "check", "find mistakes without running anything", "holdfast check examples/hello.yaml", common, loading
+    )
+    check.add_argument("flow", metavar="FLOW")
+
+    simulate = add(
+        "simulate",
+        "run the flow's logic with scripted results, without a server",
+        "holdfast simulate flow.yaml --script script.yaml\n\nscript.yaml:  fetch: {output: {n: 1}, seconds: 5}\n"
+        "              send: {error: 'no route'}",
+        common,
+        giving,
+    )
+    simulate.add_argument("flow", metavar="FLOW")
+    simulate.add_argument("--script", metavar="FILE", help="what each node that touches the world gives")
+
+    worker = add("worker", "a worker for a Temporal server that runs elsewhere", "", loading, queue)
+    worker.add_argument("--address")
+    worker.add_argument("--namespace")
+
+    add("stop", "stop what 'run --detach' left running", "holdfast stop", common)
+    return top
+
+
+_MODULES = {
+    "dev": "dev",
+    "stop": "dev",
+    "worker": "dev",
+    "run": "running",
+    "resume": "running",
+    "check": "offline",
+    "simulate": "offline",
+    "runs": "looking",
+    "show": "looking",
+    "checkpoints": "looking",
+    "checkpoint": "looking",
+    "cancel": "looking",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    options = parser().parse_args(arguments)
+    if options.version:
+        from holdfast.checkpoints.models import LIBRARY_VERSION
+
+        print(LIBRARY_VERSION)
+        return 0
+    if options.help or options.command is None:
+        print(HELP, end="")
+        return 0 if options.help else 2
+    module = import_module(f"holdfast.starter.cli.{_MODULES[options.command]}")
+    command: Callable[[argparse.Namespace], int] = getattr(module, f"{options.command}_command")
+    from holdfast.starter.cli.outcomes import guarded
+
+    return guarded(command, options)

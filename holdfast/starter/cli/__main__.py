@@ -1,0 +1,7 @@
+"""`python -m holdfast.starter.cli`."""
+
+import sys
+
+from holdfast.starter.cli import main
+
+sys.exit(main())

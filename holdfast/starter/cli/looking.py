@@ -1,0 +1,157 @@
+"""`holdfast runs`, `show`, `checkpoints`, `checkpoint`, `cancel`: what there is, without a worker where possible."""
+
+import argparse
+import json
+from datetime import datetime
+
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.checkpoints.models import RunStatus
+from holdfast.checkpoints.redaction import redact_checkpoint
+from holdfast.checkpoints.serial import serialize_checkpoint, to_yaml
+from holdfast.starter.cli.outcomes import FINISHED, print_json
+from holdfast.starter.cli.session import Session, with_session
+
+_COLOURS = {
+    "success": "green",
+    "completed": "green",
+    "failure": "red",
+    "failed": "red",
+    "running": "cyan",
+    "skip": "dim",
+}
+
+
+def _console() -> Console:
+    """Ids are there to be copied: a narrow terminal wraps lines, it does not cut them into pieces."""
+    return Console(width=max(Console().width, 160))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
+
+
+def _coloured(status: str) -> str:
+    colour = _COLOURS.get(status)
+    return f"[{colour}]{status}[/{colour}]" if colour else status
+
+
+def _time(moment: datetime | None) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else ""
+
+
+def runs_command(options: argparse.Namespace) -> int:
+    async def work(session: Session) -> int:
+        status = RunStatus(options.status) if options.status else None
+        runs = await session.client.list_runs(options.flow, status, options.limit)
+        if options.json:
+            print_json([run.model_dump(mode="json") for run in runs])
+            return FINISHED
+        table = _table("run", "flow", "status", "done", "started", "ended")
+        for run in runs:
+            done = f"{run.done}/{run.total}"
+            table.add_row(
+                run.run_id, run.flow_id, _coloured(run.status), done, _time(run.started_at), _time(run.closed_at)
+            )
+        _console().print(table if runs else "no runs; start one with 'holdfast run FLOW'")
+        return FINISHED
+
+    return with_session(options, work)
+
+
+def show_command(options: argparse.Namespace) -> int:
+    async def work(session: Session) -> int:
+        run = await session.client.get_run(options.run)
+        checkpoint = await session.client.latest_checkpoint(options.run)
+        if options.json:
+            nodes = {
+                node_id: {"status": state.status, "attempts": state.attempts, "error": state.error}
+                for node_id, state in checkpoint.node_states.items()
+            }
+            for node_id in checkpoint.pending_node_ids:
+                nodes.setdefault(node_id, {"status": "pending", "attempts": 0, "error": None})
+            print_json({**run.model_dump(mode="json"), "checkpoint_id": checkpoint.id, "nodes": nodes})
+            return FINISHED
+        console = _console()
+        counts = f"{len(checkpoint.completed_node_ids)} of {run.total or len(checkpoint.node_states)} nodes done"
+        console.print(f"run {run.run_id} of flow {run.flow_id}: {_coloured(run.status)}, {counts}")
+        table = _table("node", "type", "status", "attempts", "started", "seconds", "")
+        for node_id in [
+            *checkpoint.node_states,
+            *(n for n in checkpoint.pending_node_ids if n not in checkpoint.node_states),
+        ]:
+            state = checkpoint.node_states.get(node_id)
+            if state is None:
+                table.add_row(node_id, "", "pending")
+                continue
+            span = (state.completed_at - state.started_at) if state.completed_at and state.started_at else None
+            seconds = f"{span.total_seconds():.2f}" if span is not None else ""
+            error = str((state.error or {}).get("message", ""))
+            tries = str(state.attempts or "")
+            table.add_row(
+                node_id, state.node_type, _coloured(state.status), tries, _time(state.started_at), seconds, error
+            )
+        console.print(table)
+        for pending in run.pending:
+            failure = f": {pending.last_failure}" if pending.last_failure else ""
+            console.print(
+                f"now: {pending.node_id} {pending.state}, attempt {pending.attempt}{failure}", highlight=False
+            )
+        link = session.link(run.run_id)
+        console.print(
+            f"\nlatest checkpoint {checkpoint.id}" + (f"\n{link}" if link else ""), highlight=False, soft_wrap=True
+        )
+        return FINISHED
+
+    return with_session(options, work)
+
+
+def checkpoints_command(options: argparse.Namespace) -> int:
+    async def work(session: Session) -> int:
+        await session.client.get_run(options.run)
+        found = await session.client.list_checkpoints(options.run, options.limit)
+        if options.json:
+            print_json([summary.model_dump(mode="json") for summary in found])
+            return FINISHED
+        table = _table("checkpoint", "after", "node", "status", "done", "time")
+        for entry in found:
+            done = f"{entry.completed}/{entry.total}"
+            table.add_row(
+                entry.id, entry.event, entry.node_id or "", _coloured(entry.status), done, _time(entry.created_at)
+            )
+        _console().print(table)
+        return FINISHED
+
+    return with_session(options, work)
+
+
+def checkpoint_command(options: argparse.Namespace) -> int:
+    async def work(session: Session) -> int:
+        checkpoint = await session.client.get_checkpoint(options.id)
+        if not options.show_secrets:
+            checkpoint = redact_checkpoint(checkpoint)
+        if options.json:
+            print_json(json.loads(serialize_checkpoint(checkpoint)))
+        else:
+            print(to_yaml(checkpoint) if options.format == "yaml" else serialize_checkpoint(checkpoint), end="")
+            print(end="" if options.format == "yaml" else "\n")
+        return FINISHED
+
+    return with_session(options, work)
+
+
+def cancel_command(options: argparse.Namespace) -> int:
+    async def work(session: Session) -> int:
+        await session.client.cancel(options.run)
+        if options.json:
+            print_json({"run_id": options.run, "status": "cancelling"})
+        else:
+            print(f"run {options.run} is asked to end; 'holdfast show {options.run}' tells when it has")
+        return FINISHED
+
+    # A run can only end with a worker at hand to end it.
+    return with_session(options, work)

@@ -1,0 +1,100 @@
+"""`holdfast run` and `resume`: start a run, and show it as it goes."""
+
+import argparse
+import sys
+from typing import Any
+
+from holdfast.checkpoints.ledger import NodeCompleted, NodeFailed, NodeSkipped, NodeStarted, RunResumed, Transition
+from holdfast.starter import embedded
+from holdfast.starter.cli.dev import start_detached
+from holdfast.starter.cli.outcomes import FINISHED, print_json
+from holdfast.starter.cli.reading import flow_from, input_from
+from holdfast.starter.cli.session import Session, dev_is_running, with_session
+from holdfast.starter.connecting import is_configured
+from holdfast.starter.runs import RunnableResult
+
+
+def run_command(options: argparse.Namespace) -> int:
+    own_worker = not is_configured(options.address) and not dev_is_running(embedded.home())
+    flow = flow_from(options.flow, options.load, trust=not own_worker)
+    given = input_from(options.input)
+
+    async def work(session: Session) -> int:
+        run_id = await session.client.start(flow, given, run_id=options.id)
+        return await _follow(session, run_id, options)
+
+    return _with_worker(options, work)
+
+
+def resume_command(options: argparse.Namespace) -> int:
+    flow = flow_from(options.flow, options.load) if options.flow else None
+
+    async def work(session: Session) -> int:
+        run_id = await session.client.resume(options.checkpoint, flow=flow, run_id=options.id)
+        return await _follow(session, run_id, options)
+
+    return _with_worker(options, work)
+
+
+def _with_worker(options: argparse.Namespace, work: Any) -> int:
+    if options.detach and not is_configured(options.address) and not dev_is_running(embedded.home()):
+        start_detached(options.load, options.task_queue)
+        options.load = []
+        if not options.json:
+            print("started the embedded server and a worker in the background; 'holdfast stop' ends them")
+    return with_session(options, work, worker=not options.detach)
+
+
+async def _follow(session: Session, run_id: str, options: argparse.Namespace) -> int:
+    link = session.link(run_id)
+    if options.detach:
+        if options.json:
+            print_json({"run_id": run_id, "status": "running", "ui": link})
+        else:
+            print(f"run {run_id}\n{link or ''}\nholdfast show {run_id}")
+        return FINISHED
+    if options.json:
+        print_json(_result_data(await session.client.result(run_id), link))
+        return FINISHED
+    print(f"run {run_id}" + (f"\n{link}" if link else ""), flush=True)
+    started: dict[str, Any] = {}
+    async for transition in session.client.follow(run_id):
+        for line in _lines(transition, started):
+            print(line, flush=True)
+    result = await session.client.result(run_id)
+    _show_result(result)
+    return FINISHED
+
+
+def _result_data(result: RunnableResult, link: str | None) -> dict[str, Any]:
+    data = result.model_dump(mode="json")
+    return {"run_id": result.run_id, "status": "completed", "output": data["output"], "ui": link}
+
+
+def _lines(transition: Transition, started: dict[str, Any]) -> list[str]:
+    match transition:
+        case NodeStarted():
+            started[transition.path] = transition.at
+            return [f"  …  {transition.path}"] if sys.stdout.isatty() else []
+        case NodeCompleted():
+            seconds = (transition.at - started.get(transition.path, transition.at)).total_seconds()
+            tries = f", attempt {transition.attempts}" if transition.attempts > 1 else ""
+            cached = ", cached" if transition.cached else ""
+            notes = [f"     ! {warning}" for warning in transition.warnings]
+            return [f"  ✓  {transition.path}  ({seconds:.2f} s{tries}{cached})", *notes]
+        case NodeFailed():
+            return [f"  ✗  {transition.path}: {transition.error.get('message')}"]
+        case NodeSkipped():
+            return [f"  –  {transition.path}  ({transition.reason})"]
+        case RunResumed():
+            kept = ", ".join(transition.kept) or "nothing"
+            return [f"  resumed from {transition.checkpoint_id}; kept: {kept}", *transition.warnings]
+        case _:
+            return []
+
+
+def _show_result(result: RunnableResult) -> None:
+    done = [node_id for node_id, outcome in result.output.items() if outcome["status"] == "success"]
+    print(f"completed: {len(done)} nodes")
+    for node_id in done[-1:]:
+        print(f"{node_id}: {result.output[node_id]['output']}")

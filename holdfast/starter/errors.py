@@ -1,0 +1,52 @@
+"""What a caller of the client may have to deal with. Each says which run it is about and what to do."""
+
+from typing import Any
+
+
+class RunError(RuntimeError):
+    """Something about one run."""
+
+    def __init__(self, message: str, run_id: str) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+
+
+class RunNotFoundError(RunError):
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"[run/not-found] there is no run {run_id!r}; 'holdfast runs' lists what there is", run_id)
+
+
+class RunExistsError(RunError):
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"[run/exists] there is a run {run_id!r} already; choose another id, or look at it", run_id)
+
+
+class RunActiveError(RunError):
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"[run/active] run {run_id!r} has not ended: it goes on by itself; cancel it before resuming from it",
+            run_id,
+        )
+
+
+class NoCheckpointError(RunError):
+    def __init__(self, run_id: str, why: str) -> None:
+        super().__init__(f"[checkpoint/none] run {run_id!r} has no such checkpoint: {why}", run_id)
+
+
+class RunCancelledError(RunError):
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"[run/cancelled] run {run_id!r} was cancelled; resume it from its last checkpoint", run_id)
+
+
+class FlowFailedError(RunError):
+    """The flow failed. `checkpoint_id` is where to resume from."""
+
+    def __init__(
+        self, run_id: str, message: str, error: dict[str, Any] | None = None, checkpoint_id: str | None = None
+    ):
+        hint = f"; resume from {checkpoint_id!r}" if checkpoint_id else ""
+        super().__init__(f"[run/failed] run {run_id!r}: {message}{hint}", run_id)
+        self.error = error or {}
+        self.node_id: str | None = self.error.get("node_id")
+        self.checkpoint_id = checkpoint_id

@@ -1,0 +1,206 @@
+"""Reads the checkpoints and transitions of a run, wherever they are cheapest to find.
+
+A run that has ended has left its last checkpoint in its closing event, or in its memo; a running run is asked; where
+nobody answers, the ledger is rebuilt from the history. None of it adds anything to the run.
+"""
+
+import logging
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowHistoryEventFilterType,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from holdfast.checkpoints.ledger import Transition
+from holdfast.checkpoints.models import CheckpointSummary
+from holdfast.checkpoints.serial import seal, unseal_record
+from holdfast.checkpoints.validation import InvalidCheckpointError
+from holdfast.contracts import names
+from holdfast.contracts.calls import CheckpointQuery, FlowResult, ListQuery
+from holdfast.contracts.results import unpack
+from holdfast.starter.errors import NoCheckpointError, RunNotFoundError
+from holdfast.starter.rebuild import executions, rebuild
+
+_QUERY_SECONDS = 5.0
+_PAGE = 500
+_TRANSITION: TypeAdapter[Transition] = TypeAdapter(Transition)
+_CLOSE_RESULT = {
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
+}
+
+log = logging.getLogger("holdfast")
+
+
+class RunReader:
+    """Checkpoints in the form they travel in: JSON data with a checksum."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def _handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
+        return self._client.get_workflow_handle(run_id)
+
+    async def status(self, run_id: str) -> WorkflowExecutionStatus | None:
+        return (await self.describe(run_id)).status
+
+    async def describe(self, run_id: str) -> WorkflowExecutionDescription:
+        """Temporal's description; RunNotFoundError when there is no such run."""
+        try:
+            return await self._handle(run_id).describe()
+        except RPCError as error:
+            if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+                raise RunNotFoundError(run_id) from error
+            raise
+
+    async def latest(self, run_id: str) -> dict[str, Any]:
+        """The newest checkpoint. A damaged one is named and the history, which has all the earlier ones, is used."""
+        try:
+            found = await self._at_rest(run_id)
+            if found is not None:
+                unseal_record(found)
+                return found
+        except InvalidCheckpointError as error:
+            log.warning("run %s: its last checkpoint is damaged (%s); rebuilding it from the history", run_id, error)
+            return await self._rebuilt(run_id, None)
+        return await self._asked(run_id, None)
+
+    async def at(self, run_id: str, seq: int) -> dict[str, Any]:
+        """The checkpoint after transition `seq`."""
+        if (await self.status(run_id)) == WorkflowExecutionStatus.RUNNING:
+            return await self._asked(run_id, seq)
+        return await self._rebuilt(run_id, seq)
+
+    async def _at_rest(self, run_id: str) -> dict[str, Any] | None:
+        """What a run leaves behind when it ends; None while it runs, or when it was ended from outside."""
+        description = await self.describe(run_id)
+        if description.status in (WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.FAILED):
+            result = await self.close_result(run_id)
+            return unpack(result) if result is not None else None
+        if description.status != WorkflowExecutionStatus.RUNNING:
+            memo = await description.memo()
+            return memo.get(names.MEMO_SNAPSHOT)
+        return None
+
+    async def close_result(self, run_id: str) -> FlowResult | None:
+        """The result a closed run left, also in its failure; one call, no worker. None when it left none."""
+        async for event in self._handle(run_id).fetch_history_events(
+            event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT
+        ):
+            if event.event_type in _CLOSE_RESULT:
+                return await self._result_in(event)
+        return None
+
+    async def _result_in(self, event: HistoryEvent) -> FlowResult | None:
+        converter = self._client.data_converter
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
+            payloads = event.workflow_execution_completed_event_attributes.result.payloads
+            [result] = await converter.decode(payloads, [FlowResult])
+            return result
+        failure = await converter.decode_failure(event.workflow_execution_failed_event_attributes.failure)
+        if isinstance(failure, ApplicationError) and failure.type == names.FLOW_FAILED and failure.details:
+            return FlowResult.model_validate(failure.details[0])
+        return None
+
+    async def _asked(self, run_id: str, seq: int | None) -> dict[str, Any]:
+        answer = await self._query(run_id, names.QUERY_CHECKPOINT, CheckpointQuery(sequence_number=seq))
+        return answer if answer is not None else await self._rebuilt(run_id, seq)
+
+    async def _query(self, run_id: str, name: str, argument: Any) -> Any:
+        """The answer, or None when no worker gives one: the caller can do without."""
+        try:
+            return await self._handle(run_id).query(name, argument, rpc_timeout=timedelta(seconds=_QUERY_SECONDS))
+        except (WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
+            log.debug("run %s: query %s: %s", run_id, name, error)
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                raise RunNotFoundError(run_id) from error
+            log.debug("run %s: query %s: %s", run_id, name, error)
+        return None
+
+    async def _rebuilt(self, run_id: str, seq: int | None) -> dict[str, Any]:
+        why = "its history begins later"
+        async for history in executions(self._client, run_id):
+            try:
+                _, ledger = await rebuild(self._client, history)
+                # What an execution started from was written by the one before it.
+                if seq is None or seq > ledger.base_seq or not _continued(history.events[0]):
+                    return seal(ledger.at(seq))
+            except LookupError as error:
+                why = str(error)
+                break
+        raise NoCheckpointError(run_id, why)
+
+    async def summaries(self, run_id: str) -> list[CheckpointSummary]:
+        """The run's checkpoints over all its executions, newest first."""
+        found: list[CheckpointSummary] = []
+        async for history in executions(self._client, run_id):
+            try:
+                start, ledger = await rebuild(self._client, history)
+            except LookupError:
+                continue
+            found += reversed(ledger.summaries(start.flow.checkpoint))
+        return found
+
+    async def transitions(self, run_id: str, after: int = 0) -> list[Transition]:
+        """Everything that happened after `after`, oldest first, over all executions."""
+        found: list[list[Transition]] = []
+        async for history in executions(self._client, run_id):
+            try:
+                _, ledger = await rebuild(self._client, history)
+            except LookupError:
+                continue
+            found.append(list(ledger.since(after)))
+            if ledger.base_seq <= after:
+                break
+        return [transition for execution in reversed(found) for transition in execution]
+
+    async def follow(self, run_id: str, after: int = 0) -> AsyncGenerator[Transition]:
+        """Transitions as they happen, until the run ends. Long-polls the history, which costs the run nothing."""
+        async for event in self._events(run_id):
+            if event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                continue
+            page: list[Any] = [None]
+            while page:
+                query = ListQuery(after=after, limit=_PAGE)
+                page = cast(list[Any], await self._query(run_id, names.QUERY_TRANSITIONS, query) or [])
+                for item in page:
+                    transition = _TRANSITION.validate_python(item)
+                    # An execution that continued another one knows only what happened since.
+                    if transition.seq == after + 1:
+                        after = transition.seq
+                        yield transition
+                if page and page[-1]["seq"] != after:
+                    break
+        for transition in await self.transitions(run_id, after):
+            yield transition
+
+    async def _events(self, run_id: str) -> AsyncGenerator[HistoryEvent]:
+        execution: str | None = None
+        while True:
+            handle = self._client.get_workflow_handle(run_id, run_id=execution)
+            execution = None
+            async for event in handle.fetch_history_events(wait_new_event=True):
+                if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
+                    attributes = event.workflow_execution_continued_as_new_event_attributes
+                    execution = attributes.new_execution_run_id
+                yield event
+            if execution is None:
+                return
+
+
+def _continued(started: HistoryEvent) -> bool:
+    return bool(started.workflow_execution_started_event_attributes.continued_execution_run_id)

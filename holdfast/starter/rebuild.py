@@ -1,0 +1,77 @@
+"""Rebuilds a run's ledger from its history, here, without a worker: the SDK's own replay with our workflow class."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from temporalio import workflow
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowHistory
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    Interceptor,
+    Replayer,
+    UnsandboxedWorkflowRunner,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
+
+from holdfast.checkpoints.ledger import Ledger
+from holdfast.contracts.calls import FlowStart
+from holdfast.workflows.flow_run import FlowRun
+
+
+async def executions(client: Client, run_id: str) -> AsyncGenerator[WorkflowHistory]:
+    """The histories of a run, newest execution first: continue-as-new makes a chain of them."""
+    execution: str | None = None
+    while True:
+        handle = client.get_workflow_handle(run_id, run_id=execution)
+        history = await handle.fetch_history()
+        yield history
+        started = history.events[0].workflow_execution_started_event_attributes
+        execution = started.continued_execution_run_id or None
+        if execution is None:
+            return
+
+
+async def rebuild(client: Client, history: WorkflowHistory) -> tuple[FlowStart, Ledger]:
+    """What one execution started with, and its ledger up to its last completed workflow task."""
+    captured: list[FlowRun] = []
+    replayer = Replayer(
+        workflows=[FlowRun],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        namespace=client.namespace,
+        data_converter=client.data_converter,
+        interceptors=[_Capture(captured)],
+    )
+    await replayer.replay_workflow(history)
+    if not captured:
+        raise LookupError("no worker has taken the run up yet")
+    return captured[0].started_with, captured[0].ledger
+
+
+class _Capture(Interceptor):
+    """Keeps hold of the workflow object that the replay brings to life."""
+
+    def __init__(self, captured: list[FlowRun]) -> None:
+        self._captured = captured
+
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:  # noqa: A002
+        captured = self._captured
+
+        class Inbound(WorkflowInboundInterceptor):
+            async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002
+                captured.append(workflow.instance())
+                return await super().execute_workflow(input)
+
+        return Inbound
+
+
+async def started_with(client: Client, run_id: str) -> FlowStart:
+    """The argument the run's first execution got: its definition and input."""
+    handle = client.get_workflow_handle(run_id)
+    async for event in handle.fetch_history_events(page_size=1):
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+            payloads = list(event.workflow_execution_started_event_attributes.input.payloads)
+            [start] = await client.data_converter.decode(payloads, [FlowStart])
+            return start
+    raise LookupError(f"run {run_id!r} has an empty history")
