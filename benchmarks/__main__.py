@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 
 from benchmarks.command_line import cli
-from benchmarks.measuring import Line
+from benchmarks.measuring import Line, compiled
 from benchmarks.reading import read
 from benchmarks.stepping import chain, concurrent, fanout
 
@@ -57,7 +57,8 @@ def main() -> int:
     unknown = [name for name in options.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}")
-    return 0 if asyncio.run(_run_all(options.names or list(BENCHMARKS), as_json=options.json)) else 1
+    with compiled():
+        return 0 if asyncio.run(_run_all(options.names or list(BENCHMARKS), as_json=options.json)) else 1
 
 
 if __name__ == "__main__":

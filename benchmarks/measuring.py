@@ -4,10 +4,13 @@ Other programs share the machine, so an absolute time means little: the sides ta
 the turns change their order, so that what slows one down slows down the other.
 """
 
+import contextlib
+import os
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -39,6 +42,20 @@ class Line:
             "limit": self.limit,
             **self.extra,
         }
+
+
+@contextlib.contextmanager
+def compiled() -> Generator[None]:
+    """Keeps compiled modules, here and in child processes, as on any machine where a package is installed.
+
+    Where Python is told to keep none, it compiles a workflow's module again for every run and a program's at every
+    start, and that would be measured instead.
+    """
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-pyc-") as directory:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = directory
+        sys.dont_write_bytecode = False
+        yield
 
 
 async def timed(work: Work) -> float:

@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from temporalio.client import Client
-from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from benchmarks.bare_workflows import BareChain, BareFanout
 from benchmarks.steps import BenchPureStep, BenchStep, bare_step
 from holdfast.activities.registry import Registry
-from holdfast.contracts import names
-from holdfast.contracts.calls import FlowResult, FlowStart
 from holdfast.flows.spec import FlowSpec
 from holdfast.starter import embedded
+from holdfast.starter.client import HoldfastClient
 from holdfast.starter.connecting import connect
 from holdfast.worker import running_worker
 
@@ -34,28 +32,24 @@ class Stage:
     client: Client
     cache: Path
 
-    async def run_flow(self, flow: FlowSpec, run_id: str | None = None) -> FlowResult:
-        """One flow to its end, as the client sees it."""
-        attributes = TypedSearchAttributes(
-            [
-                SearchAttributePair(SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS), "running"),
-                SearchAttributePair(SearchAttributeKey.for_keyword(names.ATTRIBUTE_FLOW), flow.id),
-            ]
-        )
-        return await self.client.execute_workflow(
-            names.FLOW_RUN,
-            FlowStart(flow=flow),
-            id=run_id or f"{flow.id}-{uuid.uuid4()}",
-            task_queue=FLOWS,
-            search_attributes=attributes,
-            result_type=FlowResult,
-        )
+    @property
+    def holdfast(self) -> HoldfastClient:
+        return HoldfastClient(self.client, task_queue=FLOWS)
+
+    async def run_flow(self, flow: FlowSpec, run_id: str | None = None) -> dict[str, Any]:
+        """One flow to its end, as a user of the library waits for it; what each node gave."""
+        return (await self.holdfast.run(flow, run_id=run_id)).output
 
     async def run_bare(self, workflow: type[BareChain | BareFanout], count: int) -> Any:
-        """The same on the bare side."""
-        return await self.client.execute_workflow(
-            workflow.__name__, count, id=f"{workflow.__name__}-{uuid.uuid4()}", task_queue=BARE
+        """The same on the bare side, with the same eager start."""
+        handle = await self.client.start_workflow(
+            workflow.__name__,
+            count,
+            id=f"{workflow.__name__}-{uuid.uuid4()}",
+            task_queue=BARE,
+            request_eager_start=True,
         )
+        return await handle.result()
 
     @contextlib.asynccontextmanager
     async def flow_worker(self, *, max_cached_workflows: int = 1000) -> AsyncGenerator[Worker]:

@@ -33,7 +33,7 @@ def fanout_of(count: int) -> FlowSpec:
 
 async def _run_chain(on: Stage, flow: FlowSpec, count: int) -> None:
     result = await on.run_flow(flow)
-    assert result.output[f"step-{count}"].output["number"] == count
+    assert result[f"step-{count}"]["output"]["number"] == count
 
 
 async def _run_bare_chain(on: Stage, count: int) -> None:
@@ -64,7 +64,7 @@ async def fanout() -> list[Line]:
 
     async def run(on: Stage) -> None:
         result = await on.run_flow(flow)
-        assert len(result.output["join"].output) == _FANOUT
+        assert len(result["join"]["output"]) == _FANOUT
 
     async def run_bare(on: Stage) -> None:
         assert len(await on.run_bare(BareFanout, _FANOUT)) == _FANOUT

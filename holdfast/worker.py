@@ -82,7 +82,7 @@ class Bodies:
         return self.by_activity[name]
 
     async def close(self) -> None:
-        self.threads.close()
+        await self.threads.close()
         await self.http.close()
         await self.llm.close()
 

@@ -30,6 +30,9 @@ class CustomNodes:
         # What a heartbeat saved is newer than what the run had when it scheduled the node.
         state: dict[str, Any] = values.decode(held.state or call.internal_state)
         warnings = self._restore(node, call, state)
+        if warnings:
+            # Nothing half restored is left in it. (The author's own object, in this process, is the same one again.)
+            node = self._registry.node(call)
 
         def save(new: dict[str, Any]) -> None:
             if held.cancelled:

@@ -6,7 +6,7 @@ erase it.
 
 import asyncio
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,10 +53,12 @@ class _Inbound(ActivityInboundInterceptor):
         if info.is_local or not info.heartbeat_timeout:
             return await super().execute_activity(input)
         loop = asyncio.get_running_loop()
+        context = copy_context()
 
         def beat() -> None:
-            # The node may run in another thread; the SDK's heartbeat belongs to the loop's.
-            loop.call_soon_threadsafe(activity.heartbeat, *([held.state] if held.state else []))
+            # The node may run in another thread, or in one of its own that does not know which activity it belongs to;
+            # the SDK's heartbeat belongs to the loop's.
+            loop.call_soon_threadsafe(activity.heartbeat, *([held.state] if held.state else []), context=context)
 
         held.beat = beat
         interval = info.heartbeat_timeout.total_seconds() / _BEATS_PER_TIMEOUT
@@ -67,7 +69,8 @@ class _Inbound(ActivityInboundInterceptor):
             held.cancelled = True
             if activity.is_worker_shutdown():
                 # Said as a failure of its own kind: the run schedules the node anew instead of failing.
-                raise ApplicationError("the worker was stopped while it ran this", type=WORKER_SHUTDOWN) from None
+                message = "the worker was stopped while it ran this"
+                raise ApplicationError(message, held.state, type=WORKER_SHUTDOWN) from None
             raise
         finally:
             beating.cancel()

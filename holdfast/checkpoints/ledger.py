@@ -130,7 +130,7 @@ def apply(state: CheckpointRecord, transition: Transition) -> None:
                 node_id=transition.path,
                 node_type=transition.node_type,
                 status=RunnableStatus.SKIP,
-                error={"type": "skipped", "message": transition.reason},
+                error=skipped(transition.reason),
                 completed_at=transition.at,
             )
             _complete(state, transition.path)
@@ -146,6 +146,11 @@ def apply(state: CheckpointRecord, transition: Transition) -> None:
         case RunCancelled():
             state.status = CheckpointStatus.FAILED
             state.metadata["error"] = {"type": "cancelled", "message": "the run was cancelled"}
+
+
+def skipped(reason: str) -> dict[str, Any]:
+    """Why a node was skipped, where other nodes' errors are."""
+    return {"type": "skipped", "message": reason}
 
 
 def _finish(

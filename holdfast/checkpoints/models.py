@@ -183,7 +183,7 @@ class FlowCheckpoint(CheckpointRecord):
     """A checkpoint with real values: what `get_latest_checkpoint` returns and `resume_from` takes."""
 
     node_states: dict[str, NodeCheckpointState] = Field(default_factory=dict)  # pyright: ignore[reportIncompatibleVariableOverride]
-    pending_input_context: PendingInputContext | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    pending_input_context: PendingInputContext | None = None
 
     _decode = field_validator("original_input", "original_config", "metadata", mode="before")(_decode_json)
 
@@ -208,7 +208,7 @@ class FlowCheckpoint(CheckpointRecord):
         self.updated_at = now
 
     def clear_pending_input(self) -> None:
-        self.pending_input_context = None
+        self.pending_input_context = None  # pyright: ignore[reportIncompatibleVariableOverride] (narrower here)
         self.status = CheckpointStatus.ACTIVE
         self.updated_at = _now()
 

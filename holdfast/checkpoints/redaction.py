@@ -1,28 +1,39 @@
 """Hides sensitive fields where a checkpoint is shown. What a run needs to go on is never redacted in the run itself."""
 
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any, cast
+
+from pydantic import BaseModel
 
 from holdfast.checkpoints.models import FlowCheckpoint
 from holdfast.flows.shapes import is_array, is_object
 
 HIDDEN = "[redacted]"
 _SENSITIVE = re.compile(
-    r"(?i)^(.*[_-])?(api[_-]?key|password|passwd|secret|access[_-]?token|refresh[_-]?token|auth[_-]?token|token"
-    r"|authorization|credentials?|private[_-]?key|cookie|session[_-]?key)$"
+    r"(?i)^(.*[_-])?(api[_-]?key|password|passwd|passphrase|secret|access[_-]?token|refresh[_-]?token|auth[_-]?token|token"
+    r"|authorization|credentials?|private[_-]?key|cookie|session[_-]?key|(secret[_-]?)?access[_-]?key|secret[_-]?key)$"
 )
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 IsSensitive = Callable[[str], bool]
 
 
 def is_sensitive(name: str) -> bool:
     """The default: names that usually hold secrets. `total_tokens` and `max_tokens` do not."""
-    return _SENSITIVE.match(name) is not None
+    return _SENSITIVE.match(_HUMP.sub("_", name)) is not None
 
 
 def redact(value: Any, sensitive: IsSensitive = is_sensitive) -> Any:
-    """A copy of `value` in which every field with a sensitive name is hidden, at any depth."""
+    """A copy of `value` in which every field with a sensitive name is hidden, at any depth.
+
+    A model or dataclass is shown as the dict of its fields: with one of them hidden it could not be what it was.
+    """
+    if isinstance(value, BaseModel):
+        return redact(dict(value), sensitive)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return redact({field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, sensitive)
     if is_object(value):
         return {
             key: HIDDEN if sensitive(str(key)) and item is not None else redact(item, sensitive)
@@ -41,7 +52,7 @@ def redact_checkpoint(checkpoint: FlowCheckpoint, sensitive: IsSensitive = is_se
         node_id: state.model_copy(
             update={
                 name: redact(getattr(state, name), sensitive)
-                for name in ("input_data", "output_data", "internal_state")
+                for name in ("input_data", "output_data", "internal_state", "error")
             }
         )
         for node_id, state in checkpoint.node_states.items()
@@ -49,4 +60,7 @@ def redact_checkpoint(checkpoint: FlowCheckpoint, sensitive: IsSensitive = is_se
     shown = {
         name: redact(getattr(checkpoint, name), sensitive) for name in ("original_input", "original_config", "metadata")
     }
+    waiting = checkpoint.pending_input_context
+    if waiting is not None:
+        shown["pending_input_context"] = waiting.model_copy(update={"metadata": redact(waiting.metadata, sensitive)})
     return checkpoint.model_copy(update={**shown, "node_states": states, "checksum": None})

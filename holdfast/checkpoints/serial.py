@@ -29,15 +29,14 @@ def seal(record: CheckpointRecord) -> dict[str, Any]:
 
 def unseal(data: Any) -> FlowCheckpoint:
     """Verifies, migrates and validates; InvalidCheckpointError says what is wrong. Values come back as they were."""
-    return FlowCheckpoint.model_validate_json(to_json(_verified(data).model_dump(mode="json")))
+    try:
+        return FlowCheckpoint.model_validate_json(unseal_record(data).model_dump_json())
+    except ValidationError as error:
+        raise _misshapen(error) from error
 
 
 def unseal_record(data: Any) -> CheckpointRecord:
     """Like `unseal`, with values left in their marked form, as a workflow wants them."""
-    return _verified(data)
-
-
-def _verified(data: Any) -> CheckpointRecord:
     if not isinstance(data, dict):
         raise InvalidCheckpointError(["it is not a JSON object"])
     body = cast(dict[str, Any], data)
@@ -48,10 +47,13 @@ def _verified(data: Any) -> CheckpointRecord:
     try:
         record = CheckpointRecord.model_validate(migrate(body))
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
-        raise InvalidCheckpointError(faults) from error
+        raise _misshapen(error) from error
     ensure_valid(record)
     return record
+
+
+def _misshapen(error: ValidationError) -> InvalidCheckpointError:
+    return InvalidCheckpointError([f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()])
 
 
 def serialize_checkpoint(checkpoint: CheckpointRecord) -> str:

@@ -18,11 +18,13 @@ from pathlib import PurePath, PurePosixPath
 from typing import Any, cast
 from uuid import UUID
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel
 
 from holdfast.flows.shapes import is_array, is_object
 
 _PLAIN = frozenset({str, int, bool, type(None)})
+_DEEPEST = 100
+"""JSON is read back only to a depth of 200, and a checkpoint has a few levels of its own."""
 
 
 class UnserialisableError(TypeError):
@@ -30,8 +32,9 @@ class UnserialisableError(TypeError):
 
     def __init__(self, path: str, value: object, why: str = "cannot be stored") -> None:
         self.path = path
+        shown = path if len(path) <= 200 else f"{path[:100]} … {path[-60:]}"
         super().__init__(
-            f"{path} is of type {type(value).__module__}.{type(value).__qualname__} and {why}; "
+            f"{shown} is of type {type(value).__module__}.{type(value).__qualname__} and {why}; "
             "return JSON values, bytes, dates, sets, enums, dataclasses or pydantic models"
         )
 
@@ -40,8 +43,11 @@ class Foreign(dict[str, Any]):
     """A marked value whose class is not known in this process: read as a dict, written back unchanged."""
 
 
-def encode(value: Any, path: str = "value") -> Any:
-    """`value` as JSON data; UnserialisableError names the first field that has no such form."""
+def encode(value: Any, path: str = "value", depth: int = 0) -> Any:
+    """`value` as JSON data; UnserialisableError names the first field that has no such form.
+
+    `depth` counts the levels of JSON around it: a value that contains itself ends there too.
+    """
     kind = cast(type[object], type(value))
     if kind in _PLAIN:
         if kind is str and not value.isascii():
@@ -50,12 +56,12 @@ def encode(value: Any, path: str = "value") -> Any:
     if kind is float:
         return value if math.isfinite(value) else {"__float__": repr(value)}
     if kind is dict:
-        return _encode_dict(value, path)
+        return _encode_dict(value, path, depth)
     if kind is list:
-        return [encode(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        return _encode_items(value, path, depth)
     if kind is Foreign:
         return dict(value)
-    return _encode_special(value, path)
+    return _encode_special(value, path, depth)
 
 
 def _check_text(value: str, path: str) -> None:
@@ -65,42 +71,66 @@ def _check_text(value: str, path: str) -> None:
         raise UnserialisableError(path, value, f"is not valid Unicode ({error.reason})") from error
 
 
-def _encode_dict(value: Mapping[Any, Any], path: str) -> Any:
+def _check_depth(value: object, path: str, depth: int) -> None:
+    if depth > _DEEPEST:
+        raise UnserialisableError(path, value, f"is nested more than {_DEEPEST} levels deep, or contains itself")
+
+
+def _encode_dict(value: Mapping[Any, Any], path: str, depth: int) -> Any:
+    _check_depth(value, path, depth)
     if all(type(key) is str and not key.startswith("__") for key in value):
-        return {key: encode(item, f"{path}.{key}") for key, item in value.items()}
-    items = [[encode(key, f"{path} key"), encode(item, f"{path}[{key!r}]")] for key, item in value.items()]
+        return _encode_fields(value, path, depth)
+    items = [
+        [encode(key, f"{path} key", depth + 3), encode(item, f"{path}[{key!r}]", depth + 3)]
+        for key, item in value.items()
+    ]
     return {"__dict__": items}
 
 
-def _encode_special(value: Any, path: str) -> Any:
+def _encode_fields(value: Mapping[str, Any], path: str, depth: int) -> dict[str, Any]:
+    for key in value:
+        if not key.isascii():
+            _check_text(key, f"{path} key")
+    return {key: encode(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+
+
+def _encode_special(value: Any, path: str, depth: int) -> Any:
+    _check_depth(value, path, depth)
     if isinstance(value, Enum):
-        return {"__enum__": _class_name(type(value)), "value": encode(value.value, path)}
+        return {"__enum__": _class_name(type(value)), "value": encode(value.value, path, depth + 1)}
     if isinstance(value, BaseModel):
-        fields = {name: encode(item, f"{path}.{name}") for name, item in dict(value).items()}
-        return {"__model__": _class_name(type(value)), **fields}
+        return {"__model__": _class_name(type(value)), **_encode_fields(dict(value), path, depth)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: encode(getattr(value, f.name), f"{path}.{f.name}") for f in dataclasses.fields(value)}
-        return {"__dataclass__": _class_name(type(value)), **fields}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {"__dataclass__": _class_name(type(value)), **_encode_fields(fields, path, depth)}
     for kind, mark, write in _WRITERS:
         if isinstance(value, kind):
-            return {mark: write(value)}
+            return {mark: _written(write, value, path)}
     if isinstance(value, tuple | set | frozenset):
-        return {_COLLECTIONS[_collection(value)]: _encode_items(cast("tuple[Any, ...]", value), path)}
+        return {_COLLECTIONS[_collection(value)]: _encode_items(cast("tuple[Any, ...]", value), path, depth + 1)}
     # Subclasses of the plain types (numpy's str, an OrderedDict) are kept as what they are at heart.
     if isinstance(value, Mapping):
-        return _encode_dict(cast(Mapping[Any, Any], value), path)
+        return _encode_dict(cast(Mapping[Any, Any], value), path, depth)
     if isinstance(value, list):
-        return encode(list(cast(list[Any], value)), path)
+        return _encode_items(cast(list[Any], value), path, depth)
     for kind in (bool, int, str, float):
         if isinstance(value, kind):
             return encode(kind(value), path)
     raise UnserialisableError(path, value)
 
 
-def _encode_items(value: Any, path: str) -> list[Any]:
-    items = [encode(item, f"{path}[{index}]") for index, item in enumerate(value)]
+def _written(write: Callable[[Any], Any], value: Any, path: str) -> Any:
+    try:
+        return write(value)
+    except (ValueError, BufferError) as error:
+        raise UnserialisableError(path, value, f"cannot be read ({error})") from error
+
+
+def _encode_items(value: Any, path: str, depth: int) -> list[Any]:
+    _check_depth(value, path, depth)
+    items = [encode(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     # A set has no order; a stable one keeps equal checkpoints equal byte for byte.
-    return items if isinstance(value, tuple) else sorted(items, key=repr)
+    return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
 
 
 def _collection(value: Any) -> type:
@@ -124,7 +154,7 @@ _WRITERS: list[tuple[type, str, Callable[[Any], Any]]] = [
     (timedelta, "__timedelta__", lambda value: [value.days, value.seconds, value.microseconds]),
     (UUID, "__uuid__", str),
     (Decimal, "__decimal__", str),
-    (complex, "__complex__", lambda value: [value.real, value.imag]),
+    (complex, "__complex__", lambda value: [encode(value.real), encode(value.imag)]),
     (PurePath, "__path__", lambda value: value.as_posix()),
 ]
 
@@ -138,7 +168,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "__timedelta__": lambda parts: timedelta(*parts),
     "__uuid__": UUID,
     "__decimal__": Decimal,
-    "__complex__": lambda parts: complex(*parts),
+    "__complex__": lambda parts: complex(*decode(parts)),
     "__path__": PurePosixPath,
     "__float__": float,
     "__tuple__": lambda items: tuple(decode(items)),
@@ -146,6 +176,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "__frozenset__": lambda items: frozenset(decode(items)),
     "__dict__": lambda items: {_hashable(decode(key)): decode(item) for key, item in items},
 }
+
+
+_UNREADABLE = (ValueError, TypeError, ArithmeticError, AttributeError)
 
 
 def _hashable(key: Any) -> Any:
@@ -159,11 +192,13 @@ def decode(data: Any) -> Any:
     if not is_object(data):
         return data
     body = dict(data)
-    mark = next(iter(body), "")
-    if mark.startswith("__"):
-        if len(body) == 1 and mark in _READERS:
+    if len(body) == 1 and (mark := next(iter(body))) in _READERS:
+        try:
             return _READERS[mark](body[mark])
-        if mark in _CLASS_READERS:
+        except _UNREADABLE:
+            return Foreign(body)  # Somebody else's data, which only looks like ours.
+    for mark in _CLASS_READERS:
+        if mark in body:
             return _decode_class(mark, body)
     return {key: decode(item) for key, item in body.items()}
 
@@ -173,12 +208,14 @@ def _decode_class(mark: str, body: dict[str, Any]) -> Any:
     fields = {key: decode(item) for key, item in body.items() if key != mark}
     try:
         restored = _CLASS_READERS[mark](cls, fields) if cls is not None else None
-    except (ValidationError, TypeError, ValueError):
+    except Exception:  # A class of the user's may raise anything when it is made.
         restored = None  # The class has changed since; what was stored is still there to read.
     return Foreign(body) if restored is None else restored
 
 
 def _restore_model(cls: type, fields: dict[str, Any]) -> Any:
+    if issubclass(cls, RootModel):
+        return cast(type[RootModel[Any]], cls).model_validate(fields["root"])
     return cls.model_validate(fields, by_name=True, by_alias=False) if issubclass(cls, BaseModel) else None
 
 
@@ -187,7 +224,14 @@ def _restore_enum(cls: type, fields: dict[str, Any]) -> Any:
 
 
 def _restore_dataclass(cls: type, fields: dict[str, Any]) -> Any:
-    return cls(**fields) if dataclasses.is_dataclass(cls) else None
+    if not dataclasses.is_dataclass(cls):
+        return None
+    # A field that the constructor does not take is set as it was.
+    late = {field.name for field in dataclasses.fields(cls) if not field.init}
+    restored = cls(**{name: value for name, value in fields.items() if name not in late})
+    for name in late & fields.keys():
+        object.__setattr__(restored, name, fields[name])
+    return restored
 
 
 _CLASS_READERS: dict[str, Callable[[type, dict[str, Any]], Any]] = {

@@ -92,6 +92,8 @@ class PureBatch(Wire):
     flow_input: Any = None
     results: dict[str, NodeOutcome] = Field(default_factory=dict[str, NodeOutcome])
     tolerated: list[str] = Field(default_factory=list[str])
+    above: dict[str, list[str]] = Field(default_factory=dict[str, list[str]])
+    """For a node with a transformer, which may read all that is above it (`$..x`): which of `results` that is."""
     run_id: str
     flow_id: str
     key_base: str

@@ -1,6 +1,8 @@
 """How far a run is, counted as it goes, and said in Markdown for the Temporal Web UI."""
 
+from collections.abc import Mapping
 from itertools import islice
+from typing import Any
 
 from holdfast.checkpoints.ledger import (
     NodeCompleted,
@@ -10,12 +12,14 @@ from holdfast.checkpoints.ledger import (
     RunCancelled,
     RunCompleted,
     RunFailed,
+    RunResumed,
     Transition,
 )
-from holdfast.checkpoints.models import CheckpointRecord
+from holdfast.checkpoints.models import CheckpointRecord, RunnableStatus
 from holdfast.flows.spec import FlowSpec
 
 _SHOWN = 15
+_MESSAGE = 200
 
 
 class Progress:
@@ -24,10 +28,13 @@ class Progress:
     def __init__(self, flow: FlowSpec, base: CheckpointRecord) -> None:
         self._flow = flow
         self._total = len(flow.nodes)
-        self._done = len(base.completed_node_ids)
-        self._skipped = 0
-        self._running: dict[str, str] = {}
-        self._failed: dict[str, str] = {}
+        states = base.node_states.values()
+        self._done = set(base.completed_node_ids)
+        self._skipped = {known.node_id for known in states if known.status == RunnableStatus.SKIP}
+        self._running = {known.node_id: known.node_type for known in states if known.status == RunnableStatus.RUNNING}
+        self._failed = {
+            known.node_id: _first_line(known.error) for known in states if known.status == RunnableStatus.FAILURE
+        }
         self._last = ""
         self._state = "running"
 
@@ -37,15 +44,19 @@ class Progress:
                 self._running[transition.path] = transition.node_type
             case NodeCompleted():
                 self._running.pop(transition.path, None)
-                self._done += 1
+                self._done.add(transition.path)
                 self._last = transition.path
             case NodeFailed():
                 self._running.pop(transition.path, None)
-                self._failed[transition.path] = str(transition.error.get("message", ""))
-                self._done += transition.handled
+                self._failed[transition.path] = _first_line(transition.error)
+                if transition.handled:
+                    self._done.add(transition.path)
             case NodeSkipped():
-                self._done += 1
-                self._skipped += 1
+                self._done.add(transition.path)
+                self._skipped.add(transition.path)
+            case RunResumed():
+                for node_id in transition.forgotten:
+                    self._forget(node_id)
             case RunCompleted():
                 self._state = "completed"
             case RunFailed():
@@ -55,13 +66,25 @@ class Progress:
             case _:
                 pass
 
+    def _forget(self, node_id: str) -> None:
+        self._done.discard(node_id)
+        self._skipped.discard(node_id)
+        self._running.pop(node_id, None)
+        self._failed.pop(node_id, None)
+
     def counts(self) -> dict[str, int]:
-        return {"done": self._done, "total": self._total, "skipped": self._skipped, "failed": len(self._failed)}
+        return {
+            "done": len(self._done),
+            "total": self._total,
+            "skipped": len(self._skipped),
+            "failed": len(self._failed),
+        }
 
     def markdown(self) -> str:
-        lines = [f"**{self._flow.name or self._flow.id}** is {self._state}: {self._done} of {self._total} nodes done"]
+        name, done = self._flow.name or self._flow.id, len(self._done)
+        lines = [f"**{name}** is {self._state}: {done} of {self._total} nodes done"]
         if self._skipped:
-            lines[0] += f" ({self._skipped} skipped)"
+            lines[0] += f" ({len(self._skipped)} skipped)"
         if self._last:
             lines.append(f"- last done: `{self._last}`")
         for title, entries in (("running", self._running), ("failed", self._failed)):
@@ -70,3 +93,9 @@ class Progress:
                 more = f" and {len(entries) - _SHOWN} more" if len(entries) > _SHOWN else ""
                 lines.append(f"- {title}: " + ", ".join(shown) + more)
         return "\n".join(lines)
+
+
+def _first_line(error: Mapping[str, Any] | None) -> str:
+    """A list entry is one line; the whole message is in the checkpoint."""
+    lines = str((error or {}).get("message", "")).splitlines()
+    return lines[0][:_MESSAGE] if lines else ""

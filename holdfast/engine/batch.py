@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.checkpoints import values
+from holdfast.checkpoints.ledger import skipped
 from holdfast.checkpoints.models import RunnableStatus
 from holdfast.contracts.calls import NodeCall, NodeOutcome, NodeReply, PureBatch, PureOutcome, PureReply
 from holdfast.engine.ports import NodeError
@@ -31,7 +32,7 @@ async def run_pure_node(call: NodeCall, execute: Execute) -> NodeReply:
     try:
         output = PURE_NODES[call.type](call.params, values.decode(call.input_data))
         return NodeReply(output=values.encode(output, f"the output of node {call.node_id!r}"))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise NodeError(describe_error(error)) from error
 
 
@@ -47,7 +48,11 @@ class _Batch:
         self._now = now
         self._results = dict(batch.results)
         depends = {node.id: [dependency.node for dependency in node.depends] for node in batch.nodes}
-        self._above = {node_id: above | self._results.keys() for node_id, above in graph.ancestors(depends).items()}
+        outside = self._results.keys()
+        self._above = {
+            node_id: above.union(batch.above.get(node_id, outside))
+            for node_id, above in graph.ancestors(depends).items()
+        }
 
     async def run(self) -> PureReply:
         reply = PureReply()
@@ -59,7 +64,7 @@ class _Batch:
                 status=RunnableStatus(result.status),
                 input=self._input(node) if result.status != "skip" else None,
                 output=result.output,
-                error=result.error,
+                error=skipped(result.reason) if result.status == "skip" else result.error,
             )
         return reply
 

@@ -43,7 +43,7 @@ def _json(params: dict[str, Any], input_data: Any) -> Any:
     content = _content(wanted, input_data)
     try:
         json.loads(content) if isinstance(content, str | bytes) else json.dumps(content)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         return _verdict(wanted, content, f"not JSON: {error}")
     return _verdict(wanted, content, None)
 
@@ -55,6 +55,9 @@ def _python(params: dict[str, Any], input_data: Any) -> Any:
         ast.parse(content)
     except (SyntaxError, TypeError, ValueError) as error:
         return _verdict(wanted, content, f"not Python: {error}")
+    except (RecursionError, MemoryError):
+        # What the parser says of code that is nested too deeply for it.
+        return _verdict(wanted, content, "not Python that can be parsed: it is nested too deeply")
     return _verdict(wanted, content, None)
 
 

@@ -54,9 +54,9 @@ def _complaint(edge: Dependency, tolerated: Container[str], result: NodeOutcome)
     if result.status == RunnableStatus.SKIP:
         return f"{edge.node!r} was skipped"
     failed = result.status == RunnableStatus.FAILURE
-    if edge.trigger == "failure":
-        return None if failed else f"{edge.node!r} did not fail"
-    if failed and edge.node not in tolerated:
+    if edge.trigger == "failure" and not failed:
+        return f"{edge.node!r} did not fail"
+    if edge.trigger == "success" and failed and edge.node not in tolerated:
         return f"{edge.node!r} failed"
     if edge.option is not None and edge.option not in _chosen(result):
         return f"{edge.node!r} did not take option {edge.option!r}"
@@ -131,14 +131,14 @@ def choose(params: dict[str, Any], input_data: Any) -> dict[str, Any]:
     return {"option": chosen[0] if chosen else None, "chosen": chosen}
 
 
-def handles_failure(node: NodeSpec, dependants: Iterable[NodeSpec]) -> bool:
-    """Whether the flow goes on when this node fails."""
+def handles_failure(node: NodeSpec, dependants: Iterable[NodeSpec], result: NodeOutcome) -> bool:
+    """Whether the flow goes on when this node has failed with `result`. An error edge may have a condition on it."""
     if node.error_handling.behavior != "raise":
         return True
     return any(
-        dependency.node == node.id and dependency.trigger == "failure"
+        edge.node == node.id and edge.trigger == "failure" and _complaint(edge, (), result) is None
         for other in dependants
-        for dependency in other.depends
+        for edge in other.depends
     )
 
 

@@ -49,7 +49,9 @@ class FlowDriver:
             for name in dict.fromkeys(upstream):
                 self._dependants[name].append(node_id)
         self._tolerated = rules.tolerant(flow)
-        done = set(ledger.state.completed_node_ids)
+        # A failure that nobody handles is not completed, so that a resume runs it again; this run is done with it.
+        failed = [name for name, known in ledger.state.node_states.items() if known.status == RunnableStatus.FAILURE]
+        done = {*ledger.state.completed_node_ids, *failed}
         self._waiting = {node_id: sum(name not in done for name in set(up)) for node_id, up in depends.items()}
         self._unfinished = {node_id for node_id in self._nodes if node_id not in done}
         self._queue = deque(
@@ -120,7 +122,8 @@ class FlowDriver:
             elif is_fusable(node):
                 if not self._pure:
                     # The task begins after everything else that is ready now, so that all of it is fused.
-                    self._start("pure batch", self._run_pure())
+                    # Another batch may still be running: each needs a name of its own.
+                    self._start(f"pure batch of {node.id}", self._run_pure())
                 self._pure.append(node.id)
             else:
                 self._start(node.id, self._run_delay(node) if node.type == "delay" else self._run_effectful(node))
@@ -136,7 +139,9 @@ class FlowDriver:
         self._unfinished.discard(node_id)
         for dependant in self._dependants[node_id]:
             self._waiting[dependant] -= 1
-            if not self._waiting[dependant] and dependant not in self._claimed:
+            # One that is done already (by `join: any`, before this run resumed) is not done again.
+            ready = not self._waiting[dependant] and dependant in self._unfinished
+            if ready and dependant not in self._claimed:
                 self._queue.append(dependant)
 
     def _start(self, name: str, work: Any) -> None:
@@ -189,6 +194,7 @@ class FlowDriver:
 
     def _fail(self, node: NodeSpec, error: NodeError, at: datetime | None = None) -> None:
         dependants = [self._nodes[name] for name in self._dependants[node.id]]
+        result = self._outcome(node.id).model_copy(update={"status": RunnableStatus.FAILURE, "error": error.error})
         self._record(
             NodeFailed(
                 at=at or self._ports.now(),
@@ -196,7 +202,7 @@ class FlowDriver:
                 error=error.error,
                 internal_state=error.internal_state,
                 attempts=error.attempts,
-                handled=rules.handles_failure(node, dependants),
+                handled=rules.handles_failure(node, dependants, result),
             )
         )
         self._settle(node.id)
@@ -247,6 +253,8 @@ class FlowDriver:
             self._begin(node, input_data, state)
         remaining = datetime.fromisoformat(state["wake_at"]) - self._ports.now()
         self._timers.add(node.id)
+        # A timer that begins while everything else is parked must not keep the rest waiting for its end.
+        self._pump()
         try:
             await self._ports.sleep(node, max(timedelta(), remaining).total_seconds())
         finally:
@@ -269,6 +277,11 @@ class FlowDriver:
                 flow_input=self._ledger.state.original_input,
                 results={name: self._outcome(name) for name in outside},
                 tolerated=[name for name in [*outside, *members] if name in self._tolerated],
+                above={
+                    node_id: [name for name in outside if name in self._above[node_id]]
+                    for node_id in members
+                    if self._nodes[node_id].input_transformer is not None
+                },
                 run_id=self._ledger.state.run_id,
                 flow_id=self._flow.id,
                 key_base=self._key_base,
@@ -283,7 +296,7 @@ class FlowDriver:
         while frontier:
             for name in self._dependants[frontier.popleft()]:
                 node = self._nodes[name]
-                if name in members or not (is_fusable(node) or node.type in INLINE):
+                if name in members or name not in self._unfinished or not (is_fusable(node) or node.type in INLINE):
                     continue
                 if all(edge.node in members or edge.node not in self._unfinished for edge in node.depends):
                     members.add(name)

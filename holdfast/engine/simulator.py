@@ -16,7 +16,7 @@ from holdfast.checkpoints.ledger import Ledger, RunStarted, Transition
 from holdfast.checkpoints.models import CheckpointRecord
 from holdfast.checkpoints.resuming import plan_resume, rebase
 from holdfast.contracts.calls import NodeCall, NodeReply, PureBatch, PureReply
-from holdfast.engine.batch import run_batch
+from holdfast.engine.batch import run_batch, run_pure_node
 from holdfast.engine.ports import NodeError
 from holdfast.engine.pure import PURE_NODES
 from holdfast.engine.scheduler import FlowDriver
@@ -96,9 +96,10 @@ class Simulation:
     def run(self, input_data: Any = None, base: CheckpointRecord | None = None) -> CheckpointRecord:
         """Runs from the beginning, or from a checkpoint, and returns the last state."""
         with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
-            return runner.run(self._run(values.encode(input_data, "input"), base))
+            runner.run(self._run(values.encode(input_data, "input"), base))
+        return self.ledger.at()
 
-    async def _run(self, input_data: Any, base: CheckpointRecord | None) -> CheckpointRecord:
+    async def _run(self, input_data: Any, base: CheckpointRecord | None) -> None:
         if base is None:
             ids = [node.id for node in self.flow.nodes]
             base = CheckpointRecord(
@@ -120,13 +121,13 @@ class Simulation:
             # Parked: what the product does with continue-as-new.
             self._park_after = None
             self.ledger = Ledger(CheckpointRecord.model_validate_json(self.ledger.at().model_dump_json()))
-        return self.ledger.at()
 
     def now(self) -> datetime:
         return self.started_at + timedelta(seconds=asyncio.get_running_loop().time())
 
     async def run_node(self, node: NodeSpec, call: NodeCall) -> NodeReply:
-        return await self._perform(call)
+        # A pure node with retries or a timeout of its own comes here too.
+        return await run_pure_node(call, self._perform)
 
     async def run_pure(self, batch: PureBatch) -> PureReply:
         return await run_batch(batch, self._perform, self.now)

@@ -96,6 +96,8 @@ class PythonParams(Params):
             tree = ast.parse(code)
         except SyntaxError as error:
             raise ValueError(f"the code does not compile: {error.msg} (line {error.lineno} of it)") from error
+        except (RecursionError, MemoryError) as error:
+            raise ValueError("the code is nested too deeply to compile") from error
         defined = [item.name for item in tree.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
         if "run" not in defined:
             raise ValueError("the code defines no function 'run(input_data)'")

@@ -29,7 +29,11 @@ class NodeCancelledError(Exception):
 
 
 @dataclass_transform(kw_only_default=True)
-class Node:
+class _Declared:
+    """Tells type checkers that annotated attributes of the classes below it are arguments of their constructors."""
+
+
+class Node(_Declared):
     """The base of every node. Subclass it and write `execute(self, input_data, **kwargs)`, sync or async."""
 
     type: ClassVar[str]
@@ -58,7 +62,7 @@ class Node:
             for name, default in vars(base).items():
                 # A list written as a class default must not be shared by all instances.
                 if isinstance(default, list | dict | set) and not name.startswith("__"):
-                    setattr(self, name, copy.deepcopy(default))
+                    setattr(self, name, copy.deepcopy(cast(Any, default)))
         for name, value in fields.items():
             if name in params:
                 setattr(self, name, _checked(type(self), name, value))

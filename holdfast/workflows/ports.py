@@ -15,6 +15,7 @@ from holdfast.contracts.calls import NodeCall, NodeFailure, NodeReply, PureBatch
 from holdfast.contracts.names import NODE_FAILED, RUN_PURE, WORKER_SHUTDOWN
 from holdfast.engine.ports import NodeError
 from holdfast.flows.kinds import ActivityParams, kind_of
+from holdfast.flows.shapes import is_object
 from holdfast.flows.spec import ErrorHandling, NodeSpec
 
 _BATCH_TIMEOUT = timedelta(minutes=10)
@@ -75,6 +76,8 @@ class TemporalPorts:
                     unknown += 1
                 elif not _is_lost(error):
                     raise NodeError(failure.error, failure.internal_state, attempts) from error
+                if saved := _saved_state(error):
+                    call = call.model_copy(update={"internal_state": saved})
             else:
                 reply.attempt += attempts
                 return reply
@@ -130,6 +133,16 @@ def _is_lost(error: ActivityError) -> bool:
     if isinstance(cause, TemporalTimeoutError):
         return cause.type == TimeoutType.HEARTBEAT
     return isinstance(cause, ApplicationError) and cause.type == WORKER_SHUTDOWN
+
+
+def _saved_state(error: ActivityError) -> dict[str, Any]:
+    """What a lost execution had saved with its heartbeats: the next one goes on from there."""
+    cause = error.cause
+    if isinstance(cause, TemporalTimeoutError):
+        details = cause.last_heartbeat_details
+    else:
+        details = cause.details if isinstance(cause, ApplicationError) else ()
+    return dict(details[0]) if details and is_object(details[0]) else {}
 
 
 def _is_unknown(error: ActivityError) -> bool:

@@ -1,8 +1,8 @@
 """Nodes that leave traces outside Temporal, loaded by worker processes with `--load` as a file.
 
-Every execution writes to a journal (CHAOS_JOURNAL: JSON lines, synced before the node goes on), so that a test can count
-what really ran, whatever the run's own history says. A file `<run>.<node>.<event>` in CHAOS_CONTROL holds the node
-at that place until the file is gone, which is how a test puts a run exactly where it wants to kill it.
+Every execution writes to a journal (CHAOS_JOURNAL: JSON lines, synced before the node goes on), so that a test can
+count what really ran, whatever the run's own history says. A file `<run>.<node>.<event>` in CHAOS_CONTROL holds the
+node at that place until the file is gone, which is how a test puts a run exactly where it wants to kill it.
 """
 
 import asyncio
@@ -130,7 +130,7 @@ class Long(CheckpointMixin, Node):
 class LongAsync(Long):
     """The same as a coroutine."""
 
-    async def execute(self, input_data: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] (async)
+    async def execute(self, input_data: Any, **kwargs: Any) -> Any:
         note("started", kwargs, step=self.first_step, resumed=self.is_resumed)
         try:
             for step in range(self.first_step, self.steps):

@@ -42,7 +42,9 @@ async def test_a_long_node_goes_on_from_its_saved_step(
     worker = await stage.start_worker(temporal.address).ready()
     cases = [(kind, retries) for kind in ("Long", "LongAsync") for retries in (0, 2)]
     handles = {
-        case: await start_run(client, stage, flow(*case), {"subject": "steps"}, name="-".join(map(str, case)), config=SOON)
+        case: await start_run(
+            client, stage, flow(*case), {"subject": "steps"}, name="-".join(map(str, case)), config=SOON
+        )
         for case in cases
     }
     undisturbed = await start_run(client, stage, flow("Long", 0), {"subject": "steps"}, config=SOON)

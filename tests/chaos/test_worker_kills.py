@@ -1,8 +1,8 @@
-"""SIGKILL of a worker at more than twenty places of a flow. What had completed never runs again; what was in flight runs
-again with the same key; the result is the undisturbed run's.
+"""SIGKILL of a worker at more than twenty places of a flow.
 
-Most places are made, not hit: a node is held where the run is wanted, and the kill comes when all runs are in place. The
-rest is hit at seeded moments, for the places nobody thought of.
+What had completed never runs again; what was in flight runs again with the same key; the result is the undisturbed
+run's. Most places are made, not hit: a node is held where the run is wanted, and the kill comes when all runs are in
+place. The rest is hit at seeded moments, for the places nobody thought of.
 """
 
 import asyncio

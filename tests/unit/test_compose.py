@@ -15,6 +15,7 @@ from temporalio.envconfig import ClientConfig
 
 from holdfast import worker
 from holdfast.contracts.names import DEFAULT_TASK_QUEUE
+from holdfast.starter import cli
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
@@ -55,7 +56,10 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def parsed(command: list[str]) -> Any:
-    assert command[:2] == ["holdfast", "worker"], f"{command}: no parser is known for this"
+    """By the command line, and by the worker, which it hands its options to."""
+    assert command[0] == "holdfast"
+    options = cli.parser().parse_args(command[1:])
+    assert options.command == "worker", f"{command}: what does it do in production?"
     return worker.parser().parse_args(command[2:])
 
 

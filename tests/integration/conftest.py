@@ -1,0 +1,65 @@
+"""One workflow at a time on the real server, with a worker in this process."""
+
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from holdfast import HoldfastClient, Node, RunConfig, RunnableResult, read_flow
+from holdfast.activities.registry import Registry
+from holdfast.flows.spec import FlowSpec
+from holdfast.worker import running_worker
+
+
+class Bench:
+    """Starts workers on a task queue of the test's own and runs flows there."""
+
+    def __init__(self, client: Client, stack: AsyncExitStack, home: Path) -> None:
+        self.task_queue = f"test-{uuid.uuid4().hex}"
+        self.client = HoldfastClient(client, self.task_queue)
+        self._stack = stack
+        self._home = home
+
+    async def worker(self, nodes: Sequence[type[Node]] = (), **options: Any) -> None:
+        registry = Registry()
+        for node in nodes:
+            registry.add_class(node)
+        await self._stack.enter_async_context(
+            running_worker(
+                self.client.temporal,
+                task_queue=self.task_queue,
+                registry=registry,
+                cache=self._home / "cache.db",
+                graceful_seconds=1,
+                **options,
+            )
+        )
+
+    async def start(self, flow: str | FlowSpec, input_data: Any = None, config: RunConfig | None = None) -> str:
+        spec = read_flow(flow) if isinstance(flow, str) else flow
+        return await self.client.start(spec, input_data, config=config)
+
+    async def run(
+        self, flow: str | FlowSpec, input_data: Any = None, config: RunConfig | None = None
+    ) -> RunnableResult:
+        return await self.client.result(await self.start(flow, input_data, config))
+
+
+@pytest.fixture
+async def bench(client: Client, tmp_path: Path) -> AsyncGenerator[Bench]:
+    async with AsyncExitStack() as stack:
+        yield Bench(client, stack, tmp_path)
+
+
+@pytest.fixture
+def outputs() -> Callable[[RunnableResult], dict[str, Any]]:
+    """A result's outputs by node, for the nodes that ran."""
+
+    def of(result: RunnableResult) -> dict[str, Any]:
+        return {node: outcome["output"] for node, outcome in result.output.items() if outcome["status"] == "success"}
+
+    return of

@@ -1,0 +1,217 @@
+"""Resume: only what is left runs, from the failed checkpoint itself, from any other, and through the library."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    CheckpointMixin,
+    CheckpointStatus,
+    FlowFailedError,
+    HoldfastClient,
+    InvalidCheckpointError,
+    NoCheckpointError,
+    Node,
+    RunActiveError,
+    RunNotFoundError,
+    read_flow,
+)
+from holdfast.checkpoints.serial import unseal
+from holdfast.contracts.results import unpack
+from holdfast.starter import embedded
+from holdfast.starter.reader import RunReader
+from holdfast.worker import running_worker
+from tests.integration.conftest import Bench
+
+EXECUTIONS: list[tuple[str, str]] = []
+BROKEN: set[str] = set()
+
+
+class Work(Node):
+    """Fails while its id is among the broken ones."""
+
+    def execute(self, input_data: Any, **kwargs: Any) -> Any:
+        EXECUTIONS.append((kwargs["node_id"], kwargs["idempotency_key"]))
+        if kwargs["node_id"] in BROKEN:
+            raise RuntimeError(f"{kwargs['node_id']} is broken")
+        return {"by": kwargs["node_id"]}
+
+
+class Counts(Node, CheckpointMixin):
+    """Keeps a count across failures."""
+
+    _count: int = 0
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        return {"count": self._count}
+
+    def restore_from_checkpoint(self, state: dict[str, Any]) -> None:
+        self._count = state["count"]
+
+    def execute(self, input_data: Any, **kwargs: Any) -> Any:
+        self._count += 1
+        if self._count < 3:
+            raise RuntimeError(f"only {self._count}")
+        return {"count": self._count, "resumed": self.is_resumed}
+
+
+FLOW = """
+id: resumable
+nodes:
+  a: {type: Work}
+  b: {type: Work, depends: a, error_handling: {max_retries: 2, retry_interval_seconds: 0.05}}
+  c: {type: Work, depends: b}
+  side: {type: Work, depends: a}
+  end: {type: transform, depends: [c, side], template: "{{ c.output.by }} and {{ side.output.by }}"}
+"""
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    EXECUTIONS.clear()
+    BROKEN.clear()
+
+
+@pytest.mark.req("FL-2", "FL-3", "FL-10")
+async def test_a_node_that_fails_three_times_and_is_then_mended_runs_alone_with_what_follows(bench: Bench) -> None:
+    await bench.worker([Work])
+    BROKEN.add("b")
+    with pytest.raises(FlowFailedError) as caught:
+        await bench.run(FLOW)
+    failed = await bench.client.latest_checkpoint(caught.value.run_id)
+    before = [node for node, _ in EXECUTIONS]
+    EXECUTIONS.clear()
+    BROKEN.clear()
+    assert caught.value.checkpoint_id is not None
+    resumed = await bench.client.resume(caught.value.checkpoint_id)
+    result = await bench.client.result(resumed)
+    checkpoint = await bench.client.latest_checkpoint(resumed)
+
+    assert failed.status == CheckpointStatus.FAILED
+    assert sorted(failed.completed_node_ids) == ["a", "side"]
+    assert sorted(failed.pending_node_ids) == ["b", "c", "end"]
+    assert before.count("b") == 3
+    assert [node for node, _ in EXECUTIONS] == ["b", "c"]
+    assert EXECUTIONS[0][1] == f"{caught.value.run_id}/b", "the same key as before: one key for one effect"
+    assert result.output["end"]["output"] == "c and side"
+    assert checkpoint.parent_checkpoint_id == failed.id
+
+
+@pytest.mark.req("FL-2")
+async def test_resuming_a_completed_run_executes_nothing(bench: Bench) -> None:
+    await bench.worker([Work])
+    run_id = await bench.start(FLOW)
+    first = await bench.client.result(run_id)
+    EXECUTIONS.clear()
+    second = await bench.client.result(await bench.client.resume(run_id))
+
+    assert EXECUTIONS == []
+    assert second.output == first.output
+
+
+@pytest.mark.req("FL-2")
+async def test_every_checkpoint_of_a_run_leads_to_the_same_end(bench: Bench) -> None:
+    await bench.worker([Work])
+    run_id = await bench.start(FLOW)
+    undisturbed = await bench.client.result(run_id)
+    for summary in await bench.client.list_checkpoints(run_id):
+        EXECUTIONS.clear()
+        done = (await bench.client.get_checkpoint(summary.id)).completed_node_ids
+        result = await bench.client.result(await bench.client.resume(summary.id))
+        assert result.output == undisturbed.output
+        assert sorted(node for node, _ in EXECUTIONS) == sorted({"a", "b", "c", "side"} - set(done))
+
+
+@pytest.mark.req("DM-1", "FL-8")
+async def test_a_failed_nodes_state_is_given_back_to_it(bench: Bench) -> None:
+    await bench.worker([Counts])
+    checkpoint = ""
+    with pytest.raises(FlowFailedError) as caught:
+        await bench.run("id: f\nnodes:\n  n: {type: Counts}")
+    checkpoint = caught.value.checkpoint_id or ""
+    with pytest.raises(FlowFailedError, match="only 2") as caught:
+        await bench.client.result(await bench.client.resume(checkpoint))
+    result = await bench.client.result(await bench.client.resume(caught.value.run_id))
+
+    assert result.output["n"]["output"] == {"count": 3, "resumed": True}
+
+
+async def test_a_run_that_is_not_there_or_not_over_is_refused_by_name(bench: Bench) -> None:
+    run_id = await bench.start("id: f\nnodes:\n  n: {type: delay, seconds: 1h}")
+    with pytest.raises(RunActiveError, match=run_id):
+        await bench.client.resume(run_id)
+    with pytest.raises(RunNotFoundError, match="nobody"):
+        await bench.client.resume("nobody@3")
+    await bench.client.cancel(run_id)
+
+
+async def test_a_checkpoint_that_a_run_never_had_is_refused_by_name(bench: Bench) -> None:
+    await bench.worker([Work])
+    run_id = await bench.start("id: f\nnodes:\n  n: {type: Work}")
+    await bench.client.result(run_id)
+    with pytest.raises(NoCheckpointError, match="there is no checkpoint 99"):
+        await bench.client.get_checkpoint(f"{run_id}@99")
+
+
+@pytest.mark.req("DM-8")
+async def test_an_invalid_checkpoint_is_refused_and_nothing_is_started(bench: Bench) -> None:
+    await bench.worker([Work])
+    run_id = await bench.start("id: f\nnodes:\n  n: {type: Work}")
+    await bench.client.result(run_id)
+    checkpoint = await bench.client.latest_checkpoint(run_id)
+    checkpoint.completed_node_ids.append("ghost")
+    with pytest.raises(InvalidCheckpointError, match="ghost"):
+        await bench.client.resume(checkpoint, run_id=f"{run_id}-again")
+    with pytest.raises(RunNotFoundError):
+        await bench.client.get_run(f"{run_id}-again")
+
+
+@pytest.mark.req("FL-2", "RT-1")
+async def test_a_terminated_run_is_read_and_resumed_from_its_history(bench: Bench) -> None:
+    await bench.worker([Work])
+    run_id = await bench.start("id: f\nnodes:\n  a: {type: Work}\n  wait: {type: delay, seconds: 1h, depends: a}")
+    while not EXECUTIONS:
+        await bench.client.get_run(run_id)
+    while not (await bench.client.latest_checkpoint(run_id)).completed_node_ids:
+        pass
+    await bench.client.temporal.get_workflow_handle(run_id).terminate()
+    checkpoint = await bench.client.latest_checkpoint(run_id)
+    resumed = await bench.client.resume(run_id)
+
+    assert checkpoint.completed_node_ids == ["a"]
+    assert (await bench.client.get_run(run_id)).status == "failed"
+    await bench.client.cancel(resumed)
+    assert [node for node, _ in EXECUTIONS] == ["a"]
+
+
+@pytest.mark.req("PR-1")
+async def test_a_damaged_last_checkpoint_is_named_and_the_history_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The bytes are changed where they lie: in the server's own database, while it is down."""
+    state = tmp_path / "state"
+    with embedded.server(state, 0, 0) as server:
+        client = await HoldfastClient.connect(server.address)
+        async with running_worker(client.temporal, cache=tmp_path / "cache.db"):
+            run_id = await client.start(read_flow("id: f\nnodes:\n  n: {type: transform, template: GENUINE}"))
+            await client.result(run_id)
+    with sqlite3.connect(state / "temporal.db") as database:
+        row, blob = database.execute(
+            "SELECT rowid, data FROM history_node WHERE instr(data, 'GENUINE') ORDER BY node_id DESC LIMIT 1"
+        ).fetchone()
+        assert blob.count(b"completed_node_ids") == 1
+        # The last of its places is the closing event; the marker with the node's own result stays as it was.
+        forged = b"FORGERY".join(blob.rsplit(b"GENUINE", 1))
+        database.execute("UPDATE history_node SET data = ? WHERE rowid = ?", (forged, row))
+    with embedded.server(state, 0, 0) as server:
+        client = await HoldfastClient.connect(server.address)
+        result = await RunReader(client.temporal).close_result(run_id)
+        assert result is not None
+        with pytest.raises(InvalidCheckpointError, match=f"checkpoint {run_id}@4: its checksum says"):
+            unseal(unpack(result))
+        checkpoint = await client.latest_checkpoint(run_id)
+
+    assert checkpoint.node_states["n"].output_data == "GENUINE"
+    assert f"run {run_id}: its last checkpoint is damaged" in caplog.text

@@ -1,0 +1,194 @@
+"""Records the histories that later versions must still replay: `python -m tests.replay.record`.
+
+Histories are added, never edited. Run it when a story is new or a version is released; existing files are left alone.
+"""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast import FlowFailedError, HoldfastClient, Node, RunCancelledError, RunConfig, read_flow
+from holdfast.activities.registry import Registry
+from holdfast.checkpoints.models import LIBRARY_VERSION
+from holdfast.starter import embedded
+from holdfast.starter.rebuild import executions
+from holdfast.worker import running_worker
+
+HISTORIES = Path(__file__).parent / "histories" / "FlowRun"
+QUEUE = "recording"
+
+
+class Step(Node):
+    """Does what its parameters say."""
+
+    seconds: float = 0.0
+    fail_attempts: int = 0
+
+    async def execute(self, input_data: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(self.seconds)
+        if kwargs["attempt"] <= self.fail_attempts:
+            raise RuntimeError(f"attempt {kwargs['attempt']} fails")
+        return {"node": kwargs["node_id"], "bytes": b"\x00\xff"}
+
+
+Story = Callable[[HoldfastClient, Path], Awaitable[str]]
+
+
+def _registry() -> Registry:
+    registry = Registry()
+    registry.add_class(Step)
+    return registry
+
+
+async def _run(client: HoldfastClient, home: Path, flow: str, config: RunConfig | None = None) -> str:
+    async with running_worker(client.temporal, task_queue=QUEUE, registry=_registry(), cache=home / "cache.db"):
+        run_id = await client.start(read_flow(flow), {"n": 3}, config=config)
+        try:
+            await client.result(run_id)
+        except (FlowFailedError, RunCancelledError):
+            pass
+        return run_id
+
+
+async def branches(client: HoldfastClient, home: Path) -> str:
+    return await _run(client, home, """
+id: branches
+nodes:
+  a: {type: Step}
+  b: {type: Step, depends: a, seconds: 0.2}
+  c: {type: Step, depends: a}
+  d: {type: Step, depends: c}
+  e: {type: Step, depends: [b, d]}
+""")  # fmt: skip
+
+
+async def fan_out(client: HoldfastClient, home: Path) -> str:
+    nodes = "\n".join(f"  n{i}: {{type: Step}}" for i in range(6))
+    return await _run(
+        client, home, f"id: fan\nnodes:\n{nodes}\n  end: {{type: pass, depends: [n0, n1, n2, n3, n4, n5]}}"
+    )
+
+
+async def fused(client: HoldfastClient, home: Path) -> str:
+    return await _run(client, home, """
+id: fused
+nodes:
+  a: {type: Step}
+  t: {type: transform, template: "{{ a.output.node }}", depends: a}
+  u: {type: transform, template: "{{ t.output }}!", depends: t}
+  c: {type: choice, depends: u, options: [{id: yes, condition: {variable: $.u.output, operator: string-equals, value: "a!"}}, {id: no}]}
+  y: {type: Step, depends: [{node: c, option: yes}]}
+  n: {type: Step, depends: [{node: c, option: no}]}
+  j: {type: pass, join: any, depends: [y, n]}
+""")  # fmt: skip
+
+
+async def retried(client: HoldfastClient, home: Path) -> str:
+    return await _run(client, home, """
+id: retried
+nodes:
+  a: {type: Step, fail_attempts: 1, error_handling: {max_retries: 2, retry_interval_seconds: 0.1}}
+""")  # fmt: skip
+
+
+async def failed(client: HoldfastClient, home: Path) -> str:
+    return await _run(client, home, """
+id: failed
+nodes:
+  a: {type: Step}
+  b: {type: Step, fail_attempts: 9, depends: a}
+  c: {type: Step, depends: b}
+  d: {type: Step, fail_attempts: 9, depends: a}
+  mend: {type: Step, depends: [{node: d, trigger: failure}]}
+""")  # fmt: skip
+
+
+async def resumed(client: HoldfastClient, home: Path) -> str:
+    run_id = await failed(client, home)
+    async with running_worker(client.temporal, task_queue=QUEUE, registry=_registry(), cache=home / "cache.db"):
+        again = await client.resume(run_id)
+        try:
+            await client.result(again)
+        except FlowFailedError:
+            pass
+        return again
+
+
+async def delayed(client: HoldfastClient, home: Path) -> str:
+    return await _run(
+        client, home, "id: delayed\nnodes:\n  d: {type: delay, seconds: 0.5}\n  a: {type: Step, depends: d}"
+    )
+
+
+async def continued(client: HoldfastClient, home: Path) -> str:
+    nodes = "\n".join(f"  n{i}: {{type: Step{f', depends: n{i - 1}' if i else ''}}}" for i in range(8))
+    flow = f"id: continued\nnodes:\n{nodes}\n  d: {{type: delay, seconds: 1.5}}"
+    return await _run(client, home, flow, RunConfig(continue_after_events=20))
+
+
+async def cancelled(client: HoldfastClient, home: Path) -> str:
+    async with running_worker(client.temporal, task_queue=QUEUE, registry=_registry(), cache=home / "cache.db"):
+        flow = "id: cancelled\nnodes:\n  a: {type: Step}\n  b: {type: Step, seconds: 60, depends: a}\n  d: {type: delay, seconds: 60}"
+        run_id = await client.start(read_flow(flow))
+        while len((await client.get_run(run_id)).pending) < 1 or (await client.get_run(run_id)).history_events < 12:
+            await asyncio.sleep(0.1)
+        await client.cancel(run_id)
+        try:
+            await client.result(run_id)
+        except RunCancelledError:
+            pass
+        return run_id
+
+
+async def worker_stopped(client: HoldfastClient, home: Path) -> str:
+    """The worker is stopped while it runs a node; the next one runs it again."""
+    options: dict[str, Any] = {"task_queue": QUEUE, "registry": _registry(), "cache": home / "cache.db"}
+    async with running_worker(client.temporal, graceful_seconds=0.1, **options):
+        run_id = await client.start(read_flow("id: stopped\nnodes:\n  a: {type: Step, seconds: 2}"))
+        while not (await client.get_run(run_id)).pending:
+            await asyncio.sleep(0.05)
+    async with running_worker(client.temporal, **options):
+        await client.result(run_id)
+    return run_id
+
+
+STORIES: list[Story] = [
+    branches,
+    fan_out,
+    fused,
+    retried,
+    failed,
+    resumed,
+    delayed,
+    continued,
+    cancelled,
+    worker_stopped,
+]
+
+
+async def record(address: str, home: Path) -> None:
+    client = await HoldfastClient.connect(address, task_queue=QUEUE)
+    HISTORIES.mkdir(parents=True, exist_ok=True)
+    for story in STORIES:
+        name = f"{LIBRARY_VERSION}-{story.__name__}"
+        if list(HISTORIES.glob(f"{name}*.json")):
+            continue
+        run_id = await story(client, home)
+        histories = [history async for history in executions(client.temporal, run_id)]
+        for number, history in enumerate(reversed(histories), 1):
+            suffix = f"-{number}" if len(histories) > 1 else ""
+            (HISTORIES / f"{name}{suffix}.json").write_text(history.to_json())
+            print(f"{name}{suffix}: {len(history.events)} events")
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as directory, embedded.server(Path(directory), 0, 0) as server:
+        asyncio.run(record(server.address, Path(directory)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

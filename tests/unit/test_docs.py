@@ -1,0 +1,300 @@
+"""The reference says what the code does: examples are read, fields, defaults and codes are compared with the code."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from holdfast.checkpoints import ledger, models, values
+from holdfast.checkpoints.migrations import MIGRATIONS
+from holdfast.checkpoints.serial import deserialize_checkpoint, serialize_checkpoint
+from holdfast.contracts import names
+from holdfast.flows import conditions, kinds, spec
+from holdfast.flows.reading import read_flow
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+FLOWS = (REFERENCE / "flows.md").read_text()
+CHECKPOINTS = (REFERENCE / "checkpoints.md").read_text()
+ERRORS = (REFERENCE / "errors.md").read_text()
+SOURCES = {path: path.read_text() for path in sorted((ROOT / "holdfast").rglob("*.py"))}
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+REQUIRED = object()
+MIME = ("application", "audio", "image", "multipart", "text", "video")
+CODE = re.compile(r"[\"'\[]([a-z]+)/([a-z][a-z-]*)[\"'\]]")
+ERROR_TYPE = re.compile(r"(?:kind=|\"type\": )\"(\w+)\"")
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, up to the next one that is not deeper."""
+    found = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
+    assert found is not None, f"no heading {heading!r}"
+    rest = text[found.end() :]
+    following = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: following.start()] if following else rest
+
+
+def tables(text: str, first: str) -> Iterator[list[list[str]]]:
+    """The tables whose first column is called `first`, as rows of cells, without the head."""
+    for block in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
+        rows = [re.split(r"\s*(?<!\\)\|\s*", line)[1:-1] for line in block.splitlines()]
+        if rows[0][0] == first:
+            yield rows[2:]
+
+
+def documented(text: str) -> list[dict[str, Any]]:
+    """Every table of fields with defaults: field -> default."""
+    found: list[dict[str, Any]] = []
+    for rows in tables(text, "field"):
+        fields = {row[0].strip("`"): row[1] for row in rows if len(row) == 3}
+        found.append(
+            {
+                name: REQUIRED if cell == "*required*" else yaml.safe_load(cell.strip("`"))
+                for name, cell in fields.items()
+            }
+        )
+    return found
+
+
+def defined(model: type[BaseModel]) -> dict[str, Any]:
+    """The fields of a model as the reference should have them."""
+    return {
+        name: REQUIRED if field.is_required() else plain(field.get_default(call_default_factory=True))
+        for name, field in model.model_fields.items()
+    }
+
+
+def plain(default: Any) -> Any:
+    # A part of a definition that has only defaults is written as nothing at all.
+    return default.model_dump() if isinstance(default, BaseModel) else default
+
+
+def named(text: str) -> set[str]:
+    """Everything in code marks."""
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+def codes_in_code() -> set[str]:
+    return {
+        f"{family}/{name}" for text in SOURCES.values() for family, name in CODE.findall(text) if family not in MIME
+    }
+
+
+def codes_in_docs() -> set[str]:
+    return {row[0].strip("`") for rows in tables(ERRORS, "code") for row in rows}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("example", blocks(FLOWS, "yaml"), ids=lambda text: text.split("\n", 1)[0].removeprefix("id: "))
+def test_every_example_of_a_flow_is_one(example: str) -> None:
+    assert example.startswith("id: ")
+    assert read_flow(example).nodes
+
+
+def test_the_examples_use_every_kind() -> None:
+    used = {node.type for example in blocks(FLOWS, "yaml") for node in read_flow(example).nodes}
+
+    assert kinds.KINDS.keys() - used == set()
+
+
+@pytest.mark.parametrize(
+    ("heading", "model"),
+    [
+        ("The flow", spec.FlowSpec),
+        ("The fields of every node", spec.NodeSpec),
+        ("Dependencies", spec.Dependency),
+        ("Transformers", spec.Transformer),
+        ("Conditions", conditions.Condition),
+        ("Errors", spec.ErrorHandling),
+        ("Caching", spec.Caching),
+        ("Checkpoints", spec.CheckpointConfig),
+    ],
+)
+def test_every_field_of_a_definition_is_described_with_its_default(heading: str, model: type[BaseModel]) -> None:
+    assert documented(section(FLOWS, heading)) == [defined(model)]
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_every_parameter_of_a_kind_is_described_with_its_default(kind: str) -> None:
+    found = documented(section(FLOWS, f"`{kind}`"))
+    wanted = [defined(kinds.KINDS[kind].params)]
+    if kind == "choice":
+        wanted.append(defined(kinds.ChoiceOption))
+
+    assert found == [fields for fields in wanted if fields]
+
+
+def test_no_model_of_a_definition_is_left_out() -> None:
+    models_of = [*vars(spec).values(), *vars(kinds).values(), *vars(conditions).values()]
+    fields = {
+        name
+        for model in models_of
+        if isinstance(model, type) and issubclass(model, BaseModel)
+        for name in model.model_fields
+    }
+
+    assert fields - named(FLOWS) == set()
+
+
+def test_every_operator_is_described_and_no_other() -> None:
+    cells = [cell for rows in tables(section(FLOWS, "Conditions"), "operator") for cell, _ in rows]
+
+    assert named(" ".join(cells)) == set(get_args(conditions.Operator))
+
+
+@pytest.mark.parametrize(
+    ("heading", "model"),
+    [
+        ("Fields", models.CheckpointRecord),
+        ("A node's state", models.NodeRecord),
+        ("What a run waits for", models.PendingInputContext),
+        ("Transitions", models.CheckpointSummary),
+    ],
+)
+def test_every_field_of_a_checkpoint_is_described(heading: str, model: type[BaseModel]) -> None:
+    rows = next(tables(section(CHECKPOINTS, heading), "field"))
+
+    assert {row[0].strip("`") for row in rows} == set(model.model_fields)
+
+
+def test_the_example_of_a_checkpoint_is_one_with_its_checksum() -> None:
+    [example] = blocks(CHECKPOINTS, "json")
+
+    checkpoint = deserialize_checkpoint(example)
+
+    assert checkpoint.checksum is not None
+    assert checkpoint.node_states["fetch"].output_data["scan"] == b"PDF"
+    assert deserialize_checkpoint(serialize_checkpoint(checkpoint)) == checkpoint
+
+
+def test_every_mark_of_a_value_is_described_and_no_other() -> None:
+    written = set(re.findall(r"\"(__[a-z]+__)\"", Path(values.__file__).read_text()))
+    rows = next(tables(section(CHECKPOINTS, "Values"), "mark"))
+    marks = {row[0].strip("`") for row in rows}
+
+    assert marks == written
+
+
+def test_every_transition_is_described_and_whether_it_is_listed() -> None:
+    [union] = [part for part in get_args(ledger.Transition) if get_args(part)]
+    written = {member.model_fields["kind"].default for member in get_args(union)}
+    rows = next(tables(section(CHECKPOINTS, "Transitions"), "transition"))
+
+    assert {row[0].strip("`") for row in rows} == written
+    for row in rows:
+        name, _, listed = row
+        assert listed_when(name.strip("`")) == listed
+
+
+def listed_when(kind: str) -> str:
+    """What the table has to say, found out by switching each setting off."""
+    transition = next(
+        member.model_construct(kind=kind, path="a")
+        for part in get_args(ledger.Transition)
+        for member in get_args(part)
+        if member.model_fields["kind"].default == kind
+    )
+    if not ledger.is_checkpoint(transition, spec.CheckpointConfig()):
+        return "no"
+    for setting in ("checkpoint_after_node", "checkpoint_on_failure"):
+        if not ledger.is_checkpoint(transition, spec.CheckpointConfig.model_validate({setting: False})):
+            return f"with `{setting}`"
+    return "yes"
+
+
+@pytest.mark.parametrize("statuses", [models.CheckpointStatus, models.RunnableStatus, models.RunStatus])
+def test_every_status_is_described(statuses: type[StrEnum]) -> None:
+    assert set(statuses) - named(section(CHECKPOINTS, "Statuses")) == set()
+
+
+def test_every_version_that_can_be_read_is_described() -> None:
+    rows = next(tables(section(CHECKPOINTS, "Reading"), "version"))
+
+    assert named(" ".join(row[0] for row in rows)) == {models.SCHEMA_VERSION, *MIGRATIONS}
+
+
+def test_every_error_code_is_explained() -> None:
+    assert codes_in_code() - codes_in_docs() == set()
+
+
+def test_no_error_code_is_explained_that_is_gone() -> None:
+    assert codes_in_docs() - codes_in_code() == set()
+
+
+def test_the_codes_are_found_where_they_are() -> None:
+    assert {"flow/cycle", "node/bad-field", "run/not-found", "checkpoint/invalid"} <= codes_in_code()
+
+
+def test_every_type_of_a_nodes_error_is_explained() -> None:
+    written = {name for text in SOURCES.values() for name in ERROR_TYPE.findall(text)}
+    rows = next(tables(section(ERRORS, "What a failed node says"), "type"))
+
+    assert written
+    assert written - {row[0].strip("`") for row in rows} == set()
+
+
+def test_every_failure_type_on_the_wire_is_explained() -> None:
+    wire = {names.FLOW_FAILED, names.FLOW_DEFINITION, names.NODE_FAILED, names.WORKER_SHUTDOWN}
+
+    assert wire - named(section(ERRORS, "What Temporal shows")) == set()
+
+
+def test_every_dependency_has_its_reason_and_no_other_is_named() -> None:
+    text = (REFERENCE / "dependencies.md").read_text()
+    wanted = [
+        *PROJECT["dependencies"],
+        *(name for extra in PROJECT["optional-dependencies"].values() for name in extra),
+    ]
+    explained = re.findall(r"^- `([\w-]+)`: \S", text, re.MULTILINE)
+
+    assert sorted(explained) == sorted(re.split(r"[\[<>=~ ]", name)[0] for name in wanted)
+
+
+def decisions() -> list[Path]:
+    return sorted((ROOT / "docs" / "decisions").glob("*.md"))
+
+
+def test_decisions_are_numbered_without_a_gap() -> None:
+    assert [int(path.name[:4]) for path in decisions()] == list(range(1, len(decisions()) + 1))
+
+
+@pytest.mark.parametrize("path", decisions(), ids=lambda path: path.stem)
+def test_a_decision_says_what_was_chosen_and_what_was_given_up(path: Path) -> None:
+    text = path.read_text()
+
+    assert text.startswith(f"# {int(path.name[:4])}. ")
+    assert re.search(r"^Status: (accepted|overturned by \d{4})$", text, re.MULTILINE)
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Choice", "What we gave up"]
+
+
+def pages() -> list[Path]:
+    return [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as they are made on GitHub."""
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        page = path.parent / name if name else path
+        assert page.exists(), target
+        assert not anchor or anchor in anchors(page.read_text()), target

@@ -1,0 +1,226 @@
+"""Random flows, run by the real drivers in the simulator: what must hold of every flow, whatever its shape."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.checkpoints.ledger import NodeStarted, Transition, fold
+from holdfast.checkpoints.models import CheckpointRecord
+from holdfast.checkpoints.validation import validate_checkpoint
+from holdfast.contracts.calls import NodeOutcome
+from holdfast.engine.rules import outcome
+from holdfast.engine.simulator import EPOCH, Scripted, Simulation
+from holdfast.flows.check import ensure
+from holdfast.flows.kinds import is_pure
+from holdfast.flows.spec import FlowSpec
+
+FLOW_INPUT = {"size": 3, "items": ["a", "b"]}
+
+many = settings(
+    max_examples=1000,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    flow: FlowSpec
+    script: dict[str, Scripted]
+
+
+class Watched(Simulation):
+    """Notes which nodes begin."""
+
+    def __init__(self, case: Case, *, run_id: str = "run", park_after: int | None = None) -> None:
+        super().__init__(case.flow, case.script, run_id=run_id, park_after=park_after)
+        self.begun: list[str] = []
+
+    def recorded(self, transition: Transition) -> None:
+        if isinstance(transition, NodeStarted):
+            self.begun.append(transition.path)
+
+
+class Filmed(Simulation):
+    """Keeps the live state as it was after every transition, as JSON: a state changed later would not show itself."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case.flow, case.script)
+        self.seen: dict[int, str] = {}
+
+    def recorded(self, transition: Transition) -> None:
+        self.seen[transition.seq] = self.ledger.state.model_dump_json()
+
+
+CONDITIONS = [
+    {"variable": "$.output.n", "operator": "numeric-greater-than", "value": 2},
+    {"variable": "$.status", "operator": "string-equals", "value": "failure"},
+    {"variable": "$.error.message", "operator": "string-contains", "value": "broke", "is_not": True},
+]
+OPTIONS = [
+    {"id": "big", "condition": {"variable": "$.size", "operator": "numeric-greater-than", "value": 2}},
+    {"id": "seen", "condition": {"variable": "$..n", "operator": "numeric-equals", "value": 1}},
+    {"id": "else"},
+]
+INPUTS = [
+    None,
+    {"path": "$..output"},
+    {"selector": {"size": "$.size", "rest": "$..n || nothing"}},
+]
+# A delay's output says when it ended, which is not the same in a run that was resumed.
+DELAY = {"type": "delay", "output_transformer": {"selector": {"over": "yes"}}}
+KINDS: list[dict[str, Any]] = [
+    {"type": "Task"},
+    {"type": "Task"},
+    {"type": "Pure", "pure": True},
+    {"type": "Pure", "pure": True},
+    {"type": "transform", "params": {"template": {"n": "{{ input | length }}"}}},
+    {"type": "transform", "params": {"template": "{{ nobody.said.this }}"}},
+    {"type": "pass"},
+    {"type": "choice", "params": {"options": OPTIONS}},
+    {"type": "choice", "params": {"options": OPTIONS[:2], "hit_policy": "all"}},
+    *({**DELAY, "params": {"seconds": seconds}} for seconds in (5, 3600, "$.size", "$.nowhere")),
+]
+
+
+class Dice:
+    """Many small choices out of one drawn number: a draw for each would take longer than the runs. 0 is the simplest."""
+
+    def __init__(self, number: int) -> None:
+        self._rest = number
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        self._rest, index = divmod(self._rest, len(options))
+        return options[index]
+
+
+def some_edges(dice: Dice, above: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Dependencies on some of the nodes above."""
+    found: list[dict[str, Any]] = []
+    for _ in range(dice.pick([1, 0, 1, 2, 3]) if above else 0):
+        node = dice.pick(above)
+        edge: dict[str, Any] = {"node": node["id"], "trigger": dice.pick(["success", "success", "success", "failure"])}
+        if condition := dice.pick([None, None, None, *CONDITIONS]):
+            edge["condition"] = condition
+        if node["type"] == "choice":
+            edge["option"] = dice.pick([None, *(option["id"] for option in node["params"]["options"])])
+        found.append(edge)
+    return found
+
+
+def some_node(dice: Dice, node_id: str, above: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        **dice.pick(KINDS),
+        "id": node_id,
+        "depends": some_edges(dice, above),
+        "join": dice.pick(["all", "all", "any"]),
+        "input_transformer": dice.pick(INPUTS),
+        # A pure node with retries is not fused with its neighbours.
+        "error_handling": {"behavior": dice.pick(["raise", "return", "skip"]), "max_retries": dice.pick([0, 0, 0, 1])},
+    }
+
+
+def some_result(dice: Dice) -> Scripted:
+    return Scripted(
+        output=dice.pick([{"n": 1}, {"n": 3}, "text", None]),
+        error=dice.pick([None, None, "it broke", "it did not work"]),
+        seconds=dice.pick([0, 1, 7, 7, 4000]),
+    )
+
+
+def some_case(numbers: Sequence[int]) -> Case:
+    """A flow with a node for each number, and what each of them does."""
+    nodes: list[dict[str, Any]] = []
+    script: dict[str, Scripted] = {}
+    for index, dice in enumerate(map(Dice, numbers)):
+        nodes.append(some_node(dice, f"n{index}", nodes))
+        if nodes[-1]["type"] in ("Task", "Pure"):
+            script[f"n{index}"] = some_result(dice)
+    return Case(ensure(FlowSpec.model_validate({"id": "random", "nodes": nodes})), script)
+
+
+cases = st.lists(st.integers(0, 2**60), min_size=1, max_size=6).map(some_case)
+
+
+def outcomes(state: CheckpointRecord) -> dict[str, NodeOutcome]:
+    return {node_id: outcome(record) for node_id, record in state.node_states.items()}
+
+
+@pytest.mark.req("FL-1", "FL-2", "PR-9")
+@many
+@given(cases)
+def test_a_checkpoint_is_the_fold_of_the_ledger_up_to_it(case: Case) -> None:
+    run = Filmed(case)
+    last = run.run(FLOW_INPUT)
+
+    base = run.ledger.at(0)
+    ledger = run.ledger.since(0)
+    assert [transition.seq for transition in ledger] == list(range(1, last.sequence_number + 1))
+    assert run.seen.keys() == set(range(2, last.sequence_number + 1))
+    for seq, live in run.seen.items():
+        folded = fold(base, ledger[:seq])
+        assert folded.model_dump_json() == live
+        assert validate_checkpoint(folded) == []
+
+
+@pytest.mark.req("FL-2", "FL-3", "FL-10")
+@many
+@given(cases)
+def test_a_run_resumed_from_any_checkpoint_ends_the_same_and_repeats_nothing(case: Case) -> None:
+    undisturbed = Watched(case)
+    expected = undisturbed.run(FLOW_INPUT)
+
+    for seq in range(1, expected.sequence_number + 1):
+        checkpoint = CheckpointRecord.model_validate_json(undisturbed.ledger.at(seq).model_dump_json())
+        resumed = Watched(case, run_id="resumed")
+        last = resumed.run(base=checkpoint)
+
+        assert outcomes(last) == outcomes(expected)
+        assert last.status == expected.status
+        assert set(last.completed_node_ids) == set(expected.completed_node_ids)
+        assert not set(resumed.begun) & set(checkpoint.completed_node_ids)
+        assert max(Counter(resumed.begun).values(), default=0) <= 1
+
+
+@pytest.mark.req("FL-2")
+@many
+@given(cases)
+def test_a_run_parked_at_any_point_ends_the_same_and_executes_nothing_twice(case: Case) -> None:
+    expected = Watched(case).run(FLOW_INPUT)
+
+    # Every other point of one flow, and the points between of the next.
+    for seq in range(1 + len(case.script) % 2, expected.sequence_number, 2):
+        parked = Watched(case, park_after=seq)
+        last = parked.run(FLOW_INPUT)
+
+        assert outcomes(last) == outcomes(expected)
+        assert last.status == expected.status
+        assert max(Counter(parked.begun).values(), default=0) <= 1
+        assert max(Counter(parked.executed).values(), default=0) <= 1
+        assert len(last.completed_node_ids) == len(set(last.completed_node_ids))
+
+
+@pytest.mark.req("FL-1")
+@many
+@given(cases)
+def test_a_branch_never_waits_for_another_one(case: Case) -> None:
+    # Pure nodes are cheap, and run together; time is what effectful nodes take.
+    quick = {node.id for node in case.flow.nodes if is_pure(node)}
+    script = {
+        name: scripted.model_copy(update={"seconds": 0}) if name in quick else scripted
+        for name, scripted in case.script.items()
+    }
+
+    states = Watched(Case(case.flow, script)).run(FLOW_INPUT).node_states
+
+    for node in case.flow.nodes:
+        ready = max((states[edge.node].completed_at or EPOCH for edge in node.depends), default=EPOCH)
+        begun = states[node.id].started_at or states[node.id].completed_at
+        assert begun == ready
