@@ -178,4 +178,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A node's own thread may still run; the worker has handed its work back and must not outlive it.
+    os._exit(code)

@@ -1,13 +1,15 @@
 """Connections by name, resolved on the worker when they are used: nothing secret is in a definition or a history."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from holdfast.flows.nodes import NonRetryableError
+from holdfast.flows.shapes import is_object
 
 FILE_VARIABLE = "HOLDFAST_CONNECTIONS"
 
@@ -29,10 +31,17 @@ def resolve(name: str) -> Connection:
     for field in ("base_url", "api_key"):
         if value := os.environ.get(prefix + field.upper()):
             found[field] = value
-    if name == "openai":
-        found.setdefault("base_url", os.environ.get("OPENAI_BASE_URL"))
-        found.setdefault("api_key", os.environ.get("OPENAI_API_KEY"))
-    connection = Connection.model_validate(found)
+        elif name == "openai" and field not in found:
+            found[field] = os.environ.get(f"OPENAI_{field.upper()}") or None
+    try:
+        connection = Connection.model_validate(found)
+    except ValidationError as error:
+        # Fields are named, values are not: this goes into the history.
+        fields = ", ".join(sorted({str(fault["loc"][0]) for fault in error.errors()}))
+        known = ", ".join(Connection.model_fields)
+        raise NonRetryableError(
+            f"[connection/bad-field] connection {name!r} has a bad field: {fields}; it may have {known}"
+        ) from None
     if connection == Connection():
         raise NonRetryableError(
             f"[connection/unknown] this worker has no connection {name!r}: "
@@ -41,12 +50,20 @@ def resolve(name: str) -> Connection:
     return connection
 
 
-def _from_file() -> dict[str, Any]:
+def _from_file() -> Mapping[str, Any]:
     path = os.environ.get(FILE_VARIABLE)
     if not path:
         return {}
     try:
-        data = yaml.safe_load(Path(path).read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise NonRetryableError(f"[connection/bad-file] {FILE_VARIABLE}={path}: {error}") from error
-    return cast(dict[str, Any], data or {})
+        data: Any = yaml.safe_load(Path(path).read_text()) or {}
+    except OSError as error:
+        raise NonRetryableError(f"[connection/bad-file] {FILE_VARIABLE}={path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" (line {mark.line + 1})" if mark else ""
+        raise NonRetryableError(f"[connection/bad-file] {FILE_VARIABLE}={path} is not YAML{line}") from None
+    if not is_object(data) or not all(is_object(entry) for entry in data.values()):
+        raise NonRetryableError(
+            f"[connection/bad-file] {FILE_VARIABLE}={path}: it maps names to base_url, api_key, headers"
+        )
+    return data

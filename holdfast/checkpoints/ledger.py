@@ -70,9 +70,12 @@ class NodeFailed(_Base):
 
 
 class NodeSkipped(_Base):
+    """`blocked`: because something upstream failed unhandled. The node is still to do, and a resume decides anew."""
+
     kind: Literal["node_skipped"] = "node_skipped"
     node_type: str
     reason: str
+    blocked: bool = False
 
 
 class RunCompleted(_Base):
@@ -133,7 +136,8 @@ def apply(state: CheckpointRecord, transition: Transition) -> None:
                 error=skipped(transition.reason),
                 completed_at=transition.at,
             )
-            _complete(state, transition.path)
+            if not transition.blocked:
+                _complete(state, transition.path)
         case RunStarted():
             state.status = CheckpointStatus.ACTIVE
         case RunResumed():

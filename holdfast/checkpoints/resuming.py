@@ -46,10 +46,10 @@ def plan_resume(flow: FlowSpec, record: CheckpointRecord) -> ResumePlan:
         if state.node_type != types[node_id]:
             warnings.append(f"node {node_id!r} was a {state.node_type} and is a {types[node_id]} now; it runs again")
             keep = False
-        elif state.status == RunnableStatus.SKIP:
-            keep = not (above[node_id] & redo)
         else:
             keep = node_id in record.completed_node_ids
+            if state.status == RunnableStatus.SKIP:
+                keep = keep and not (above[node_id] & redo)
         (kept if keep else forgotten).append(node_id)
         if not keep:
             redo.add(node_id)

@@ -52,7 +52,8 @@ class Progress:
                 if transition.handled:
                     self._done.add(transition.path)
             case NodeSkipped():
-                self._done.add(transition.path)
+                if not transition.blocked:
+                    self._done.add(transition.path)
                 self._skipped.add(transition.path)
             case RunResumed():
                 for node_id in transition.forgotten:

@@ -12,11 +12,12 @@ from holdfast.flows.kinds import (
     ValidateParams,
     ValidateRegexParams,
 )
+from holdfast.flows.nodes import NonRetryableError
 from holdfast.flows.shapes import is_object
 from holdfast.flows.templates import render
 
 
-class NotValidError(ValueError):
+class NotValidError(NonRetryableError, ValueError):
     """The content is not what the validator wants."""
 
 

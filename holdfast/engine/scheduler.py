@@ -49,9 +49,14 @@ class FlowDriver:
             for name in dict.fromkeys(upstream):
                 self._dependants[name].append(node_id)
         self._tolerated = rules.tolerant(flow)
-        # A failure that nobody handles is not completed, so that a resume runs it again; this run is done with it.
-        failed = [name for name, known in ledger.state.node_states.items() if known.status == RunnableStatus.FAILURE]
-        done = {*ledger.state.completed_node_ids, *failed}
+        completed = set(ledger.state.completed_node_ids)
+        # A failure that nobody handles, and what it blocks, is still to do for a resume; this run is done with it.
+        self._stuck = {
+            name
+            for name, known in ledger.state.node_states.items()
+            if known.status in (RunnableStatus.FAILURE, RunnableStatus.SKIP) and name not in completed
+        }
+        done = completed | self._stuck
         self._waiting = {node_id: sum(name not in done for name in set(up)) for node_id, up in depends.items()}
         self._unfinished = {node_id for node_id in self._nodes if node_id not in done}
         self._queue = deque(
@@ -111,10 +116,7 @@ class FlowDriver:
             node = self._nodes[self._queue.popleft()]
             decision = rules.verdict(node, self._tolerated, self._outcome)
             if not decision.run:
-                self._record(
-                    NodeSkipped(at=self._ports.now(), path=node.id, node_type=node.type, reason=decision.reason)
-                )
-                self._settle(node.id)
+                self._skip(node, decision.reason)
             elif node.type in INLINE:
                 self._decide(node)
             elif self._ports.should_park():
@@ -192,9 +194,21 @@ class FlowDriver:
         )
         self._settle(node.id)
 
+    def _skip(self, node: NodeSpec, reason: str, at: datetime | None = None) -> None:
+        blocked = any(dependency.node in self._stuck for dependency in node.depends)
+        if blocked:
+            self._stuck.add(node.id)
+        self._record(
+            NodeSkipped(at=at or self._ports.now(), path=node.id, node_type=node.type, reason=reason, blocked=blocked)
+        )
+        self._settle(node.id)
+
     def _fail(self, node: NodeSpec, error: NodeError, at: datetime | None = None) -> None:
         dependants = [self._nodes[name] for name in self._dependants[node.id]]
         result = self._outcome(node.id).model_copy(update={"status": RunnableStatus.FAILURE, "error": error.error})
+        handled = rules.handles_failure(node, dependants, result)
+        if not handled:
+            self._stuck.add(node.id)
         self._record(
             NodeFailed(
                 at=at or self._ports.now(),
@@ -202,7 +216,7 @@ class FlowDriver:
                 error=error.error,
                 internal_state=error.internal_state,
                 attempts=error.attempts,
-                handled=rules.handles_failure(node, dependants, result),
+                handled=handled,
             )
         )
         self._settle(node.id)
@@ -305,8 +319,7 @@ class FlowDriver:
 
     def _take(self, node: NodeSpec, result: PureOutcome) -> None:
         if result.status == "skip":
-            self._record(NodeSkipped(at=result.completed_at, path=node.id, node_type=node.type, reason=result.reason))
-            self._settle(node.id)
+            self._skip(node, result.reason, at=result.completed_at)
             return
         self._begin(node, self._input(node), at=result.started_at)
         if result.status == "failure":

@@ -81,7 +81,8 @@ class HoldfastClient:
             config=source.config if source is not None else RunConfig(),
             base=record,
             resumed_from=record.id,
-            key_base=record.metadata.get("key_base") or record.run_id,
+            # The same keys for the same work: an effect whose reply was lost is not had twice.
+            key_base=(record.metadata.get("key_base") or record.run_id) if input_data is None else None,
         )
         return await self._start(start, run_id)
 
@@ -147,7 +148,7 @@ class HoldfastClient:
         info = await _info(description)
         pending = [
             PendingNode(
-                node_id=activity.activity_id.split("~")[0],
+                node_id=activity.activity_id,
                 attempt=activity.attempt,
                 state="running"
                 if activity.last_worker_identity and activity.HasField("last_started_time")

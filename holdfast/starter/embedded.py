@@ -24,6 +24,7 @@ from typing import IO
 from holdfast.contracts.names import ATTRIBUTE_FLOW, ATTRIBUTE_STATUS
 
 HOME_VARIABLE = "HOLDFAST_HOME"
+_PORT, _UI_PORT = 7233, 8233
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
 _POLLED = ("transfer", "timer", "visibility", "outbound")
@@ -131,14 +132,14 @@ def stop(process: subprocess.Popen[bytes], seconds: float = _STOP_SECONDS) -> No
             process.wait()
 
 
-def start(state: Path, port: int = 7233, ui_port: int = 8233) -> tuple[subprocess.Popen[bytes], Running]:
-    """Starts the server and waits until it answers. Earlier ports are kept, so that bookmarks stay valid."""
+def start(state: Path, port: int | None = None, ui_port: int | None = None) -> tuple[subprocess.Popen[bytes], Running]:
+    """Starts the server and waits until it answers. Without a wish, earlier ports are kept: bookmarks stay valid."""
     state.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(OSError, ValueError, KeyError):
+    earlier: dict[str, int] = {}
+    with contextlib.suppress(OSError, ValueError):
         earlier = json.loads((state / "ports.json").read_text())
-        port, ui_port = earlier["port"], earlier["ui_port"]
-    port = free_port(port)
-    ui_port = free_port(ui_port)
+    port = free_port(earlier.get("port", _PORT) if port is None else port)
+    ui_port = free_port(earlier.get("ui_port", _UI_PORT) if ui_port is None else ui_port)
     with (state / "server.log").open("ab") as log:
         process = spawn(command(state / "temporal.db", port, ui_port), log)
     found = Running(process.pid, port, ui_port)
@@ -173,7 +174,7 @@ def _locked(path: Path, kind: int) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def server(state: Path | None = None, port: int = 7233, ui_port: int = 8233) -> Generator[Running]:
+def server(state: Path | None = None, port: int | None = None, ui_port: int | None = None) -> Generator[Running]:
     """A server on this state directory for as long as the block lasts: the one that runs, or one of our own."""
     state = state or home()
     users = state / "users.lock"

@@ -46,7 +46,8 @@ async def rebuild(client: Client, history: WorkflowHistory) -> tuple[FlowStart, 
     await replayer.replay_workflow(history)
     if not captured:
         raise LookupError("no worker has taken the run up yet")
-    return captured[0].started_with, captured[0].ledger
+    ledger = captured[0].ledger
+    return captured[0].started_with, ledger
 
 
 class _Capture(Interceptor):

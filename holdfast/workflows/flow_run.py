@@ -20,6 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from holdfast.checkpoints.models import CheckpointRecord, CheckpointStatus, RunStatus
     from holdfast.checkpoints.resuming import plan_resume, rebase
     from holdfast.checkpoints.serial import seal
+    from holdfast.checkpoints.validation import InvalidCheckpointError, ensure_valid
     from holdfast.contracts import names
     from holdfast.contracts.calls import CheckpointQuery, FlowResult, FlowStart, ListQuery
     from holdfast.contracts.progress import Progress
@@ -40,62 +41,67 @@ class FlowRun:
 
     @workflow.init
     def __init__(self, start: Any) -> None:
-        self._fault: Exception | None = None
+        self._fault: str | None = None
         # Plain data, checked here: a start that does not fit must fail the run, not its task for ever.
         try:
             self._start = FlowStart.model_validate(start)
             ensure(self._start.flow)
-        except (ValidationError, FlowDefinitionError) as error:
-            self._fault = error
+            if self._start.base is not None:
+                ensure_valid(self._start.base)
+        except (ValidationError, FlowDefinitionError, InvalidCheckpointError) as error:
+            self._fault = str(error)
             return
-        flow = self._start.flow
         self._run_id = workflow.info().workflow_id
-        base = self._start.base
-        if base is None:
-            started = workflow.info().start_time
-            base = CheckpointRecord(
+        self._key_base = self._start.key_base or self._run_id
+        base = self._base()
+        self._ledger = Ledger(base)
+        self._progress = Progress(self._start.flow, base)
+        self._progress_at: datetime = workflow.now()
+
+    def _base(self) -> CheckpointRecord:
+        """What the run starts from: nothing, another run's checkpoint, or where its last execution stopped."""
+        start, flow = self._start, self._start.flow
+        if start.base is None:
+            began = workflow.info().start_time
+            return CheckpointRecord(
                 flow_id=flow.id,
                 run_id=self._run_id,
                 workflow_id=self._run_id,
                 pending_node_ids=[node.id for node in flow.nodes],
-                original_input=self._start.input_data,
+                original_input=start.input_data,
                 original_config={
                     "checkpoint": flow.checkpoint.model_dump(mode="json"),
-                    "run": self._start.config.model_dump(mode="json"),
+                    "run": start.config.model_dump(mode="json"),
                 },
-                created_at=started,
-                updated_at=started,
-                metadata={"creation_time": started.isoformat(), "key_base": self._run_id},
+                created_at=began,
+                updated_at=began,
+                metadata={"creation_time": began.isoformat(), "key_base": self._key_base},
             )
-        elif self._start.resumed_from is not None:
-            base = rebase(base, flow, self._run_id)
-            base.workflow_id = self._run_id
-            if self._start.input_data is not None:
-                base.original_input = self._start.input_data
-        self._ledger = Ledger(base)
-        self._progress = Progress(flow, base)
-        self._progress_at: datetime = workflow.now()
+        if start.resumed_from is None:
+            return start.base
+        base = rebase(start.base, flow, self._run_id)
+        base.workflow_id = self._run_id
+        base.metadata["key_base"] = self._key_base
+        if start.input_data is not None:
+            base.original_input = start.input_data
+        return base
 
     @workflow.run
     async def run(self, start: Any) -> FlowResult:
         if self._fault is not None:
-            raise ApplicationError(str(self._fault), type=names.FLOW_DEFINITION, non_retryable=True)
+            raise ApplicationError(self._fault, type=names.FLOW_DEFINITION, non_retryable=True)
         self._announce()
         self._open()
-        key_base = self._start.key_base or self._run_id
         ports = TemporalPorts(self._start.config, self._recorded)
-        driver = FlowDriver(self._start.flow, self._ledger, ports, key_base)
+        driver = FlowDriver(self._start.flow, self._ledger, ports, self._key_base)
         try:
             finished = await driver.run()
         except asyncio.CancelledError:
             self._rest(RunStatus.CANCELLED)
             raise
         if not finished:
-            workflow.continue_as_new(
-                self._start.model_copy(
-                    update={"base": self._ledger.at(), "resumed_from": None, "input_data": None, "key_base": key_base}
-                )
-            )
+            snapshot = {"base": self._ledger.at(), "resumed_from": None, "input_data": None, "key_base": self._key_base}
+            workflow.continue_as_new(self._start.model_copy(update=snapshot))
         return self._close()
 
     def _announce(self) -> None:
@@ -168,11 +174,14 @@ class FlowRun:
 
     @property
     def ledger(self) -> Ledger:
-        """For reading a run that was rebuilt from its history."""
+        """For reading a run that was rebuilt from its history; LookupError when it was refused at its start."""
+        if self._fault is not None:
+            raise LookupError(self._fault)
         return self._ledger
 
     @property
     def started_with(self) -> FlowStart:
+        """The argument, for the same reader."""
         return self._start
 
 

@@ -57,14 +57,14 @@ class TemporalPorts:
         )
 
     async def run_node(self, node: NodeSpec, call: NodeCall) -> NodeReply:
-        """The retry policy is for the node's own failures; an execution lost with its worker is scheduled anew.
+        """The retry policy is for the node's own failures; a last attempt lost with its worker is scheduled anew.
 
-        A lost execution that used up the policy's attempts would otherwise fail a run because a machine died.
+        Otherwise a machine that dies would fail a run. (An earlier attempt that is lost counts as one of the retries.)
         """
         attempts = unknown = 0
-        for losses in range(_MOST_LOSSES):
+        for _ in range(_MOST_LOSSES):
             try:
-                reply = await self._execute(node, call, f"{call.path}~{losses + 1}" if losses else call.path)
+                reply = await self._execute(node, call)
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise asyncio.CancelledError from error
@@ -84,11 +84,11 @@ class TemporalPorts:
         message = f"{_MOST_LOSSES} workers died while running it; look at the worker's log for a crash"
         raise NodeError({"type": "WorkerLost", "message": message}, attempts=attempts)
 
-    async def _execute(self, node: NodeSpec, call: NodeCall, activity_id: str) -> NodeReply:
+    async def _execute(self, node: NodeSpec, call: NodeCall) -> NodeReply:
         kind = kind_of(node)
         timeout = node.error_handling.timeout_seconds
         common: dict[str, Any] = {
-            "activity_id": activity_id,
+            "activity_id": call.path,
             "start_to_close_timeout": timedelta(seconds=timeout) if timeout else kind.timeout,
             "retry_policy": _retry_policy(node.error_handling),
             "summary": _summary(node),

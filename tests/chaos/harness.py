@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from temporalio.client import Client, WorkflowHandle
 from holdfast.contracts.calls import FlowResult, FlowStart, PureReply, RunConfig
 from holdfast.contracts.names import FLOW_RUN
 from holdfast.flows.spec import FlowSpec
+from holdfast.starter import embedded
 from holdfast.starter.connecting import NotReachableError, connect
 
 NODES = str(Path(__file__).with_name("chaos_nodes.py"))
@@ -173,6 +175,17 @@ async def start_run(
         task_queue=stage.queue,
         result_type=FlowResult,
     )
+
+
+def lasting_port() -> int:
+    """A free port for a server that comes back to it.
+
+    Not one of those the kernel gives to outgoing connections: one of them could take it while the server is away.
+    """
+    while True:
+        port = random.randrange(12000, 32000)
+        if embedded.free_port(port) == port:
+            return port
 
 
 async def connected(address: str) -> Client:

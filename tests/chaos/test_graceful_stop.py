@@ -93,7 +93,6 @@ async def test_a_slow_pure_node_does_not_fail_when_its_worker_is_stopped(
     await stage.start_worker(temporal.address).ready()
     assert (await result_of(handle)).status == "completed"
     started = stage.entries(handle.id, "pure", "started")
-    print([(e.pid, e.at - started[0].at) for e in stage.entries(handle.id)])
     assert {entry.key for entry in started} == {f"{handle.id}/pure"}
     await until(lambda: worker.ended() is not None, "the stopped worker to end")
     assert worker.ended() == 0

@@ -1,8 +1,11 @@
 """The command line. Imports next to nothing, so that help is there at once; commands load what they need."""
 
 import argparse
+import os
+import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import NoReturn
 
 HELP = """\
 Run flows that survive crashes.
@@ -67,8 +70,10 @@ def parser() -> argparse.ArgumentParser:
     dev = add(
         "dev", "embedded Temporal server, Web UI and a worker, until Ctrl-C", "holdfast dev", common, loading, queue
     )
-    dev.add_argument("--port", type=int, default=7233, help="Temporal's port (default: 7233, or a free one)")
-    dev.add_argument("--ui-port", type=int, default=8233, help="the Web UI's port (default: 8233, or a free one)")
+    dev.add_argument("--port", type=int, help="Temporal's port (default: the last one, else 7233, else a free one)")
+    dev.add_argument(
+        "--ui-port", type=int, help="the Web UI's port (default: the last one, else 8233, else a free one)"
+    )
 
     run = add(
         "run",
@@ -156,6 +161,14 @@ _MODULES = {
     "checkpoint": "looking",
     "cancel": "looking",
 }
+
+
+def run() -> NoReturn:
+    """The console script. Ends at once: the SDK's threads may still want the interpreter that would be taken down."""
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,5 @@
 """`python -m holdfast.starter.cli`."""
 
-import sys
+from holdfast.starter.cli import run
 
-from holdfast.starter.cli import main
-
-sys.exit(main())
+run()

@@ -25,14 +25,15 @@ def dev_command(options: argparse.Namespace) -> int:
     if (pid := dev_pid(state)) is not None:
         raise UsageError(f"[cli/dev-running] 'holdfast dev' runs on {state} already (process {pid})")
     stopping = _StopRequest()
-    with embedded.server(state, options.port, options.ui_port) as server:
-        (state / "dev.json").write_text(json.dumps({"pid": os.getpid()}))
-        try:
+    try:
+        with embedded.server(state, options.port, options.ui_port) as server:
+            (state / "dev.json").write_text(json.dumps({"pid": os.getpid()}))
             worker = start_worker(server, state, options.load, options.task_queue)
             _announce(options, server, state, worker.pid)
             return _supervise(options, server, state, worker, stopping)
-        finally:
-            (state / "dev.json").unlink(missing_ok=True)
+    finally:
+        # The last thing to go: whoever waits for us to stop looks at it.
+        (state / "dev.json").unlink(missing_ok=True)
 
 
 class _StopRequest:
