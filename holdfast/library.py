@@ -15,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
+
 from holdfast.activities.registry import Registry
 from holdfast.checkpoints.models import FlowCheckpoint
 from holdfast.contracts.calls import RunConfig
@@ -124,6 +126,10 @@ class Flow:
                 metadata=self.metadata,
             )
         )
+
+    def to_yaml(self) -> str:
+        """The same definition in YAML, for a file and the command line."""
+        return yaml.safe_dump(self.spec().model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
     def run_sync(
         self,

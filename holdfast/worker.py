@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -145,10 +146,17 @@ async def serve(options: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     async with running_worker(client, task_queue=options.task_queue, registry=registry):
-        loaded = f", custom nodes: {', '.join(registry.classes)}" if registry.classes else ""
-        print(f"worker {os.getpid()} on task queue {options.task_queue!r}{loaded}", flush=True)
+        _say(options, "ready", f"worker {os.getpid()} on task queue {options.task_queue!r}", list(registry.classes))
         await stopping.wait()
-        print("worker stopping: waiting for nodes in flight", flush=True)
+        _say(options, "stopping", "worker stopping: waiting for nodes in flight", [])
+
+
+def _say(options: argparse.Namespace, event: str, text: str, classes: list[str]) -> None:
+    if options.json:
+        data = {"event": event, "pid": os.getpid(), "task_queue": options.task_queue, "custom_nodes": classes}
+        print(json.dumps(data), flush=True)
+    else:
+        print(text + (f", custom nodes: {', '.join(classes)}" if classes else ""), flush=True)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -160,6 +168,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--task-queue", default=names.DEFAULT_TASK_QUEUE)
     found.add_argument("--address", help="Temporal's address (default: TEMPORAL_ADDRESS)")
     found.add_argument("--namespace", help="Temporal's namespace (default: TEMPORAL_NAMESPACE)")
+    found.add_argument("--json", action="store_true", help="say what happens in JSON, one object a line")
     return found
 
 

@@ -80,7 +80,7 @@ def fast_deserialize(data: bytes) -> FlowCheckpoint:
 
 
 def to_yaml(checkpoint: CheckpointRecord) -> str:
-    return yaml.safe_dump(seal(checkpoint), sort_keys=False, allow_unicode=True)
+    return yaml.dump(seal(checkpoint), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True)
 
 
 def from_yaml(text: str) -> FlowCheckpoint:
@@ -89,6 +89,20 @@ def from_yaml(text: str) -> FlowCheckpoint:
     except (yaml.YAMLError, ValueError) as error:
         raise InvalidCheckpointError([f"it is not whole YAML: {error}"]) from error
     return unseal(data)
+
+
+_STR = "tag:yaml.org,2002:str"
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Quotes a text with U+0085, which would be written as a line break and read back as a space."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        style = '"' if "\x85" in data else None
+        return self.represent_scalar(_STR, data, style)  # pyright: ignore[reportUnknownMemberType] (untyped stub)
+
+
+_PlainDumper.add_representer(str, _PlainDumper.represent_str)
 
 
 class _PlainLoader(yaml.SafeLoader):

@@ -75,9 +75,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def _check_ids(flow: FlowSpec, locate: Locate, unread: Collection[str]) -> Iterator[Fault]:
     if not flow.id or "@" in flow.id:
-        yield Fault("flow/bad-id", f"the flow's id is {flow.id!r}", locate(), "Give it an 'id' without '@'.")
+        yield Fault("flow/bad-id", f"the flow's id is {flow.id!r}", locate(None, "id"), "Give it an 'id' without '@'.")
     if not flow.nodes and not unread:
-        yield Fault("flow/empty", "the flow has no nodes", locate(), "Add at least one node under 'nodes'.")
+        yield Fault(
+            "flow/empty", "the flow has no nodes", locate(None, "nodes"), "Add at least one node under 'nodes'."
+        )
     seen: set[str] = set()
     for index, node in enumerate(flow.nodes):
         if not _NODE_ID.fullmatch(node.id):
@@ -296,9 +298,10 @@ def _check_option(dependency: Dependency, upstream: NodeSpec, place: Place) -> I
 
 def _check_excluded(flow: FlowSpec, locate: Locate, unread: Collection[str]) -> Iterator[Fault]:
     ids = [node.id for node in flow.nodes]
-    for name in flow.checkpoint.exclude_nodes:
+    for index, name in enumerate(flow.checkpoint.exclude_nodes):
         if name not in ids and name not in unread:
-            yield Fault("flow/unknown-node", f"exclude_nodes names {name!r}", locate(), nearest(name, ids))
+            place = locate(None, "checkpoint", "exclude_nodes", index)
+            yield Fault("flow/unknown-node", f"exclude_nodes names {name!r}", place, nearest(name, ids))
 
 
 def dependencies(flow: FlowSpec) -> dict[str, list[str]]:

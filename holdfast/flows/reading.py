@@ -90,7 +90,7 @@ class _Reader:
 
     def _locate(self, node: str | None = None, *path: str | int) -> Place:
         if node is None:
-            return Place(self._file, self._source.line(()))
+            return Place(self._file, self._source.line(path))
         if path[:1] == ("#",):
             return Place(self._file, self._source.line(self._positions[int(path[1])]), node)
         return Place(self._file, self._source.line((*self._paths.get(node, ()), *path)), node)

@@ -38,7 +38,8 @@ def _compile(path: str) -> Any:
     try:
         return _ENVIRONMENT.compile(path)
     except jsonpath.JSONPathError as error:
-        raise BadSelectorError(path, str(error)) from error
+        # The rest of the complaint draws the path again, over several lines.
+        raise BadSelectorError(path, str(error).partition("\n")[0]) from error
 
 
 def _alternatives(text: str) -> list[str]:

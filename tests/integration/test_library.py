@@ -21,6 +21,7 @@ from holdfast import (
     RunnableStatus,
     Transform,
     Workflow,
+    read_flow,
 )
 from holdfast.library import _engine  # pyright: ignore[reportPrivateUsage]
 
@@ -167,6 +168,13 @@ def test_a_new_process_finds_the_checkpoints_of_a_flow_with_an_id() -> None:
 
     assert listed[0].status == CheckpointStatus.COMPLETED
     assert listed[0].original_input == {"q": 1}
+
+
+def test_a_flow_built_in_python_is_the_same_in_yaml() -> None:
+    a = Transform(id="a", template="{{ n }}")
+    flow = Flow(id="both", nodes=[a, Stateful(id="b", threshold=5).depends_on(a), Delay(id="d", seconds="1h")])
+
+    assert read_flow(flow.to_yaml()) == flow.spec()
 
 
 def test_a_flow_in_a_file_runs_as_it_is(tmp_path: Path) -> None:

@@ -17,12 +17,14 @@ from holdfast.checkpoints.serial import deserialize_checkpoint, serialize_checkp
 from holdfast.contracts import names
 from holdfast.flows import conditions, kinds, spec
 from holdfast.flows.reading import read_flow
+from holdfast.starter.cli import HELP, parser
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 FLOWS = (REFERENCE / "flows.md").read_text()
 CHECKPOINTS = (REFERENCE / "checkpoints.md").read_text()
 ERRORS = (REFERENCE / "errors.md").read_text()
+CLI = (REFERENCE / "cli.md").read_text()
 SOURCES = {path: path.read_text() for path in sorted((ROOT / "holdfast").rglob("*.py"))}
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -298,3 +300,14 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         page = path.parent / name if name else path
         assert page.exists(), target
         assert not anchor or anchor in anchors(page.read_text()), target
+
+
+@pytest.mark.parametrize("command", re.findall(r"^  holdfast (\w+)", HELP, re.MULTILINE))
+def test_every_command_and_option_is_documented(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    [row] = [line for line in CLI.splitlines() if re.match(rf"\| `{command}[ `]", line)]
+    with pytest.raises(SystemExit):
+        parser().parse_args([command, "--help"])
+    offered = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out.partition("options:")[2].partition("\n\n")[0]))
+    everywhere = {"--help", "--json", "--address", "--namespace"}
+
+    assert {option for option in offered - everywhere if option not in row} == set()

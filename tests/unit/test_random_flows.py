@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.checkpoints.ledger import NodeStarted, Transition, fold
 from holdfast.checkpoints.models import CheckpointRecord
 from holdfast.checkpoints.validation import validate_checkpoint
-from holdfast.contracts.calls import NodeOutcome
+from holdfast.contracts.calls import NodeCall, NodeOutcome, NodeReply
 from holdfast.engine.rules import outcome
 from holdfast.engine.simulator import EPOCH, Scripted, Simulation
 from holdfast.flows.check import ensure
@@ -29,7 +29,7 @@ class Case:
 
 
 class Watched(Simulation):
-    """Notes which nodes begin and, if asked to film, the live state after every transition.
+    """Notes which nodes begin, what they are given and, if asked to film, the live state after every transition.
 
     The film is JSON: a state that shares something with a later one, and is changed with it, would not show it.
     """
@@ -38,6 +38,7 @@ class Watched(Simulation):
         super().__init__(case.flow, case.script, run_id=run_id, park_after=park_after)
         self.case = case
         self.begun: list[str] = []
+        self.given: dict[str, Any] = {}
         self.film: dict[int, str] | None = {} if film else None
 
     def recorded(self, transition: Transition) -> None:
@@ -45,6 +46,10 @@ class Watched(Simulation):
             self.film[transition.seq] = self.ledger.state.model_dump_json()
         if isinstance(transition, NodeStarted):
             self.begun.append(transition.path)
+
+    async def _perform(self, call: NodeCall) -> NodeReply:
+        self.given[call.node_id] = call.input_data
+        return await super()._perform(call)
 
 
 CONDITIONS = [
@@ -154,6 +159,10 @@ def every_checkpoint_is_a_fold_of_the_ledger(run: Watched, last: CheckpointRecor
         assert validate_checkpoint(folded) == []
 
 
+def a_node_is_given_what_the_checkpoint_says(run: Watched, last: CheckpointRecord) -> None:
+    assert run.given == {node_id: last.node_states[node_id].input_data for node_id in run.given}
+
+
 def a_run_resumed_from_any_checkpoint_ends_the_same_and_repeats_nothing(run: Watched, last: CheckpointRecord) -> None:
     expected = outcomes(last)
     for seq in range(1, last.sequence_number + 1):
@@ -200,6 +209,7 @@ def test_every_flow_folds_resumes_and_parks_without_a_difference(case: Case) -> 
     last = run.run(FLOW_INPUT)
 
     every_checkpoint_is_a_fold_of_the_ledger(run, last)
+    a_node_is_given_what_the_checkpoint_says(run, last)
     a_run_resumed_from_any_checkpoint_ends_the_same_and_repeats_nothing(run, last)
     a_run_parked_anywhere_ends_the_same_and_executes_nothing_twice(run, last)
     a_branch_never_waits_for_another_one(case)

@@ -139,9 +139,14 @@ def parser() -> argparse.ArgumentParser:
     simulate.add_argument("flow", metavar="FLOW")
     simulate.add_argument("--script", metavar="FILE", help="what each node that touches the world gives")
 
-    worker = add("worker", "a worker for a Temporal server that runs elsewhere", "", loading, queue)
-    worker.add_argument("--address")
-    worker.add_argument("--namespace")
+    add(
+        "worker",
+        "a worker for a Temporal server that runs elsewhere, until Ctrl-C",
+        "holdfast worker --address temporal.example.org:7233 --load my_nodes",
+        server,
+        loading,
+        queue,
+    )
 
     add("stop", "stop what 'run --detach' left running", "holdfast stop", common)
     return top

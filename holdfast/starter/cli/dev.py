@@ -144,4 +144,6 @@ def worker_command(options: argparse.Namespace) -> int:
         arguments += ["--address", address]
     if options.namespace:
         arguments += ["--namespace", options.namespace]
+    if options.json:
+        arguments.append("--json")
     os.execv(sys.executable, arguments)  # noqa: S606
