@@ -13,8 +13,8 @@ _PROGRAM = Path(sys.executable).parent / "holdfast"
 async def _help() -> None:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(_PROGRAM, "--help", stdout=pipe, stderr=pipe)
-    _, complaint = await process.communicate()
-    if process.returncode != 0:
+    text, complaint = await process.communicate()
+    if process.returncode != 0 or not text:
         raise RuntimeError(f"{_PROGRAM} --help ended with {process.returncode}:\n{complaint.decode()[-1000:]}")
 
 

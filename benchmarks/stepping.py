@@ -50,7 +50,8 @@ async def chain() -> list[Line]:
                 "holdfast": lambda: _run_chain(on, flow, _CHAIN),
                 "bare": lambda: _run_bare_chain(on, _CHAIN),
                 "pure": lambda: _run_chain(on, pure, _CHAIN),
-            }
+            },
+            rounds=7,
         )
     return [
         Line("chain", ratio(taken, "holdfast", "bare"), "x bare", "at most", 1.15, times(taken)),
@@ -70,7 +71,7 @@ async def fanout() -> list[Line]:
         assert len(await on.run_bare(BareFanout, _FANOUT)) == _FANOUT
 
     async with stage() as on, on.both_workers():
-        taken = await alternate({"holdfast": lambda: run(on), "bare": lambda: run_bare(on)}, rounds=7)
+        taken = await alternate({"holdfast": lambda: run(on), "bare": lambda: run_bare(on)}, rounds=15)
     return [Line("fanout", ratio(taken, "holdfast", "bare"), "x bare", "at most", 1.2, times(taken))]
 
 

@@ -36,23 +36,24 @@ def plan_resume(flow: FlowSpec, record: CheckpointRecord) -> ResumePlan:
         for node_id in record.node_states
         if node_id not in types
     ]
-    above = graph.ancestors(depends)
-    redo: set[str] = set()
+    completed = set(record.completed_node_ids)
+    # Whatever is done again, or has such a node upstream.
+    affected: set[str] = set()
     for node_id in graph.topological(depends):
         state = record.node_states.get(node_id)
+        downstream = any(name in affected for name in depends[node_id])
+        if downstream or state is None:
+            affected.add(node_id)
         if state is None:
-            redo.add(node_id)
             continue
         if state.node_type != types[node_id]:
             warnings.append(f"node {node_id!r} was a {state.node_type} and is a {types[node_id]} now; it runs again")
             keep = False
         else:
-            keep = node_id in record.completed_node_ids
-            if state.status == RunnableStatus.SKIP:
-                keep = keep and not (above[node_id] & redo)
+            keep = node_id in completed and not (downstream and state.status == RunnableStatus.SKIP)
         (kept if keep else forgotten).append(node_id)
         if not keep:
-            redo.add(node_id)
+            affected.add(node_id)
     return ResumePlan(kept, forgotten, warnings)
 
 

@@ -47,12 +47,7 @@ class _Batch:
         self._execute = execute
         self._now = now
         self._results = dict(batch.results)
-        depends = {node.id: [dependency.node for dependency in node.depends] for node in batch.nodes}
-        outside = self._results.keys()
-        self._above = {
-            node_id: above.union(batch.above.get(node_id, outside))
-            for node_id, above in graph.ancestors(depends).items()
-        }
+        self._depends = {node.id: [dependency.node for dependency in node.depends] for node in batch.nodes}
 
     async def run(self) -> PureReply:
         reply = PureReply()
@@ -69,7 +64,11 @@ class _Batch:
         return reply
 
     def _input(self, node: NodeSpec) -> Any:
-        return node_input(node, self._batch.flow_input, self._above[node.id], self._results.__getitem__)
+        above: set[str] = set()
+        if node.input_transformer is not None:
+            outside = self._batch.above.get(node.id, self._batch.results.keys())
+            above = graph.upstream(self._depends, node.id).union(outside)
+        return node_input(node, self._batch.flow_input, above, self._results.__getitem__)
 
     async def _run(self, node: NodeSpec, started: datetime) -> PureOutcome:
         decision = verdict(node, self._batch.tolerated, self._results.__getitem__)

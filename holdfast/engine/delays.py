@@ -14,8 +14,11 @@ def wake_time(params: dict[str, Any], input_data: Any, now: datetime) -> datetim
     if delay.until is not None:
         found = selectors.find(delay.until, input_data)
         if is_object(found):
-            found = found.get("__datetime__")
-        moment = datetime.fromisoformat(str(found))
+            found = found.get("__datetime__") or found.get("__date__")
+        try:
+            moment = datetime.fromisoformat(str(found))
+        except ValueError as error:
+            raise ValueError(f"the delay until {delay.until!r} gives {found!r}, which is no ISO time") from error
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     seconds: Any = delay.seconds
     if isinstance(seconds, str) and seconds.startswith("$"):

@@ -80,7 +80,9 @@ def reads(node: NodeSpec, above: Iterable[str]) -> list[str]:
 
 
 def flow_scope(flow_input: Any) -> dict[str, Any]:
-    """The flow's input by name; an input that is no object is called `input`."""
+    """The flow's input by name: none is empty, one that is no object is called `input`."""
+    if flow_input is None:
+        return {}
     return dict(flow_input) if is_object(flow_input) else {"input": flow_input}
 
 

@@ -42,7 +42,7 @@ class FlowDriver:
         self._key_base = key_base
         self._nodes = {node.id: node for node in flow.nodes}
         depends = dependencies(flow)
-        self._above = graph.ancestors(depends)
+        self._depends = depends
         self._order = {node_id: index for index, node_id in enumerate(graph.topological(depends))}
         self._dependants: dict[str, list[str]] = {node_id: [] for node_id in self._nodes}
         for node_id, upstream in depends.items():
@@ -107,8 +107,12 @@ class FlowDriver:
     def _outcome(self, node_id: str) -> NodeOutcome:
         return rules.outcome(self._ledger.state.node_states[node_id])
 
+    def _above(self, node: NodeSpec) -> set[str]:
+        """What a node's transformer may read; without one, its dependencies are all it gets."""
+        return graph.upstream(self._depends, node.id) if node.input_transformer is not None else set()
+
     def _input(self, node: NodeSpec) -> Any:
-        return rules.node_input(node, self._ledger.state.original_input, self._above[node.id], self._outcome)
+        return rules.node_input(node, self._ledger.state.original_input, self._above(node), self._outcome)
 
     def _pump(self) -> None:
         """Starts all that can start, and notices when nothing is left to wait for."""
@@ -282,7 +286,7 @@ class FlowDriver:
         outside = dict.fromkeys(
             name
             for node_id in members
-            for name in rules.reads(self._nodes[node_id], self._above[node_id])
+            for name in rules.reads(self._nodes[node_id], self._above(self._nodes[node_id]))
             if name not in inside
         )
         reply = await self._ports.run_pure(
@@ -292,7 +296,7 @@ class FlowDriver:
                 results={name: self._outcome(name) for name in outside},
                 tolerated=[name for name in [*outside, *members] if name in self._tolerated],
                 above={
-                    node_id: [name for name in outside if name in self._above[node_id]]
+                    node_id: [name for name in outside if name in self._above(self._nodes[node_id])]
                     for node_id in members
                     if self._nodes[node_id].input_transformer is not None
                 },

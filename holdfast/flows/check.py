@@ -320,14 +320,15 @@ def _check_cycles(flow: FlowSpec, locate: Locate) -> Iterator[Fault]:
 
 
 def _check_references(flow: FlowSpec, locate: Locate) -> Iterator[Fault]:
-    above = graph.ancestors(dependencies(flow))
+    depends = dependencies(flow)
     for node in flow.nodes:
         for path in selectors.paths_of(node.input_transformer):
             try:
                 read = selectors.names(path) or set[str]()
             except selectors.BadSelectorError:
                 continue  # Already a fault of its own.
-            for name in sorted(read & above.keys() - above[node.id]):
+            read &= depends.keys()
+            for name in sorted(read - graph.upstream(depends, node.id)) if read else ():
                 yield Fault(
                     "node/not-upstream",
                     f"{path!r} reads node {name!r}, which may not have run by then",

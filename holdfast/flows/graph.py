@@ -1,6 +1,6 @@
-"""The shape of a flow: order, ancestors, cycles. Nothing here knows what a node does."""
+"""The shape of a flow: order, what is upstream, cycles. Nothing here knows what a node does."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 
 def find_cycle(depends: Mapping[str, Sequence[str]]) -> list[str] | None:
@@ -10,14 +10,12 @@ def find_cycle(depends: Mapping[str, Sequence[str]]) -> list[str] | None:
         if root in done:
             continue
         # An explicit stack: a chain of thousands of nodes must not end in a RecursionError.
-        path: list[str] = []
-        on_path: set[str] = set()
-        stack: list[tuple[str, Iterable[str]]] = [(root, iter(depends[root]))]
-        path.append(root)
-        on_path.add(root)
+        path = [root]
+        on_path = {root}
+        stack: list[tuple[str, Iterator[str]]] = [(root, iter(depends[root]))]
         while stack:
-            node, upstream = stack[-1]
-            following = next(iter(upstream), None)
+            node, remaining = stack[-1]
+            following = next(remaining, None)
             if following is None:
                 stack.pop()
                 path.pop()
@@ -45,17 +43,17 @@ def topological(depends: Mapping[str, Sequence[str]]) -> list[str]:
             elif node not in seen and node in depends:
                 seen.add(node)
                 stack.append((node, True))
-                stack.extend((upstream, False) for upstream in reversed(depends[node]))
+                stack.extend((name, False) for name in reversed(depends[node]))
     return order
 
 
-def ancestors(depends: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
-    """Everything upstream of each node. Only for graphs without a cycle."""
-    found: dict[str, frozenset[str]] = {}
-    for node in topological(depends):
-        above: set[str] = set()
-        for upstream in depends[node]:
-            above.add(upstream)
-            above |= found.get(upstream, frozenset())
-        found[node] = frozenset(above)
+def upstream(depends: Mapping[str, Sequence[str]], node: str) -> set[str]:
+    """Everything that `node` waits for, directly or not. One at a time: for all of a long chain it would be huge."""
+    found: set[str] = set()
+    frontier = list(depends[node])
+    while frontier:
+        name = frontier.pop()
+        if name not in found:
+            found.add(name)
+            frontier.extend(depends.get(name, ()))
     return found

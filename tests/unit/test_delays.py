@@ -1,6 +1,6 @@
 """When a delay is over."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
         ({"until": "2026-01-01T13:00:00+02:00"}, {}, -3600),
         ({"until": "$.at"}, {"at": "2026-01-02"}, 43200),
         ({"until": "$.at"}, {"at": encode(NOW + timedelta(days=1))}, 86400),
+        ({"until": "$.at"}, {"at": encode(date(2026, 1, 2))}, 43200),
     ],
 )
 def test_a_delay_ends_when_it_says(params: dict[str, Any], given: Any, seconds: float) -> None:
@@ -38,9 +39,9 @@ def test_a_delay_ends_when_it_says(params: dict[str, Any], given: Any, seconds: 
         ({"seconds": "$.wait"}, {"wait": "soon"}, "'soon' is not a duration"),
         ({"seconds": "$.wait"}, {"wait": 1e20}, "longer than a hundred years"),
         ({"seconds": "$.wait"}, {"wait": 10**400}, "longer than a hundred years"),
-        ({"until": "$.at"}, {}, "Invalid isoformat string"),
-        ({"until": "$.at"}, {"at": "tomorrow"}, "Invalid isoformat string"),
-        ({"until": "$.at"}, {"at": {"__date__": "2026-01-01"}}, "Invalid isoformat string"),
+        ({"until": "$.at"}, {}, r"the delay until '\$.at' gives None, which is no ISO time"),
+        ({"until": "$.at"}, {"at": "tomorrow"}, "gives 'tomorrow', which is no ISO time"),
+        ({"until": "$.at"}, {"at": {"__set__": []}}, "gives None, which is no ISO time"),
         ({}, {}, "give either 'seconds' or 'until'"),
     ],
 )

@@ -1,11 +1,11 @@
-"""Order, ancestors and cycles."""
+"""Order, what is upstream, and cycles."""
 
 from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.flows.graph import ancestors, find_cycle, topological
+from holdfast.flows.graph import find_cycle, topological, upstream
 
 
 def test_a_cycle_is_named_from_its_first_node_back_to_it() -> None:
@@ -25,10 +25,15 @@ def test_dependencies_come_first_and_ties_keep_the_order_given() -> None:
     assert topological({"z": [], "y": [], "x": []}) == ["z", "y", "x"]
 
 
-def test_ancestors_reach_all_the_way_up() -> None:
-    found = ancestors({"a": [], "b": ["a"], "c": ["b", "a"], "d": ["unknown"]})
+def test_upstream_reaches_all_the_way_up() -> None:
+    depends = {"a": [], "b": ["a"], "c": ["b", "a"], "d": ["unknown"]}
 
-    assert found == {"a": frozenset(), "b": {"a"}, "c": {"a", "b"}, "d": {"unknown"}}
+    assert {node: upstream(depends, node) for node in depends} == {
+        "a": set(),
+        "b": {"a"},
+        "c": {"a", "b"},
+        "d": {"unknown"},
+    }
 
 
 def test_a_chain_of_thousands_is_no_problem() -> None:

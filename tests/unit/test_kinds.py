@@ -42,7 +42,7 @@ def test_a_duration_that_no_clock_can_hold_is_refused(text: str | float) -> None
         ("http", {"url": "https://example.org", "method": "POST", "ok_statuses": [404]}),
         ("python", {"code": "def run(input_data):\n    return 1"}),
         ("python", {"code": "import json\nasync def run(input_data):\n    return 1"}),
-        ("python", {"function": "package.module:Class.method"}),
+        ("python", {"function": "package.module:Class.method", "code": None}),
         ("choice", {"options": [{"id": "a"}], "hit_policy": "all"}),
         ("pass", {}),
         ("delay", {"seconds": "30d"}),

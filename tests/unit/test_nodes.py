@@ -55,6 +55,13 @@ class LoudWriter(Writer):
     volume: float = 1.0
 
 
+class Briefed(Node):
+    brief: Style
+
+    def keep_in(self, saved: list[Any]) -> None:
+        self._save = saved.append
+
+
 class Fussy(Node):
     words: int = 1
 
@@ -86,6 +93,7 @@ def test_a_parameter_is_checked_against_its_annotation() -> None:
     assert (writer.length, writer.style, writer.folder) == (7, Style(), Path("/tmp"))
     with pytest.raises(TypeError, match=r"Writer\.length: Input should be a valid integer.*, not 'long'"):
         Writer(title="a", length="long")  # pyright: ignore[reportArgumentType] (that is the point)
+    assert Briefed(brief={"tone": "kind"}).brief == Style()  # pyright: ignore[reportArgumentType] (as from JSON)
 
 
 def test_a_missing_and_an_unknown_parameter_are_refused_by_name() -> None:
@@ -241,8 +249,16 @@ def test_a_node_without_execute_fails_at_once() -> None:
         Writer(title="a").execute({})
 
 
-def test_a_checkpoint_outside_of_a_run_is_harmless() -> None:
-    Writer(title="a").checkpoint({"page": 1})
+@pytest.mark.req("FL-8")
+def test_a_long_node_saves_its_state_where_it_runs_and_nowhere_else() -> None:
+    node, saved, state = Briefed(brief=Style()), list[Any](), {"page": 1}
+    node.checkpoint(state)
+
+    node.keep_in(saved)
+    node.checkpoint(state)
+    state["page"] = 2
+
+    assert saved == [{"page": 1}]
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_json_is_for_people_and_bytes_are_for_machines() -> None:
 
 
 @pytest.mark.req("DM-10")
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(st.dictionaries(st.text(max_size=6), st.one_of(st.text(max_size=12), st.floats(), st.integers()), max_size=4))
 def test_any_text_and_number_survives_yaml(values: dict[str, Any]) -> None:
     written = sample(values)
