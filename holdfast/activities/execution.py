@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from holdfast.activities.cache import OutputCache, cache_key
 from holdfast.activities.failures import failure_of
@@ -57,9 +58,9 @@ class NodeActivity:
         try:
             reply = await (self._cached(call) if call.cache else execute(call, self._body))
         except FailedNodeError as fault:
-            raise failure_of(fault.error, fault.internal_state, attempt) from fault.error
+            raise _failure(call, fault.error, fault.internal_state, attempt) from fault.error
         except Exception as error:
-            raise failure_of(error, saved().state, attempt) from error
+            raise _failure(call, error, saved().state, attempt) from error
         reply.attempt = attempt
         for warning in reply.warnings:
             activity.logger.warning(warning)
@@ -73,6 +74,12 @@ class NodeActivity:
         reply = await execute(call, self._body)
         await asyncio.to_thread(self._cache.put, key, reply.output)
         return reply
+
+
+def _failure(call: NodeCall, error: Exception, state: dict[str, Any], attempt: int) -> ApplicationError:
+    # Said once, with the author's own traceback; the SDK's log of the same would add its own frames around it.
+    activity.logger.warning("node %r failed on attempt %d: %s", call.node_id, attempt, error, exc_info=error)
+    return failure_of(error, state, attempt)
 
 
 def named(name: str, run: Callable[[NodeCall], Awaitable[NodeReply]]) -> Callable[[NodeCall], Awaitable[NodeReply]]:

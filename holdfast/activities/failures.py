@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from holdfast.checkpoints.values import UnserialisableError
 from holdfast.contracts.calls import NodeFailure
@@ -41,5 +41,10 @@ def failure_of(error: Exception, state: dict[str, Any], attempt: int) -> Applica
         delay = timedelta(seconds=error.retry_after) if error.retry_after is not None else None
     details = NodeFailure(error=described, internal_state=state, attempt=attempt)
     return ApplicationError(
-        described["message"], details, type=NODE_FAILED, non_retryable=not retryable, next_retry_delay=delay
+        described["message"],
+        details,
+        type=NODE_FAILED,
+        non_retryable=not retryable,
+        next_retry_delay=delay,
+        category=ApplicationErrorCategory.BENIGN,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from holdfast.contracts.names import WORKER_SHUTDOWN
@@ -70,7 +70,8 @@ class _Inbound(ActivityInboundInterceptor):
             if activity.is_worker_shutdown():
                 # Said as a failure of its own kind: the run schedules the node anew instead of failing.
                 message = "the worker was stopped while it ran this"
-                raise ApplicationError(message, held.state, type=WORKER_SHUTDOWN) from None
+                benign = ApplicationErrorCategory.BENIGN
+                raise ApplicationError(message, held.state, type=WORKER_SHUTDOWN, category=benign) from None
             raise
         finally:
             beating.cancel()

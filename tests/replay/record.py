@@ -4,6 +4,7 @@ Histories are added, never edited. Run it when a story is new or a version is re
 """
 
 import asyncio
+import contextlib
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -46,10 +47,8 @@ def _registry() -> Registry:
 async def _run(client: HoldfastClient, home: Path, flow: str, config: RunConfig | None = None) -> str:
     async with running_worker(client.temporal, task_queue=QUEUE, registry=_registry(), cache=home / "cache.db"):
         run_id = await client.start(read_flow(flow), {"n": 3}, config=config)
-        try:
+        with contextlib.suppress(FlowFailedError, RunCancelledError):
             await client.result(run_id)
-        except (FlowFailedError, RunCancelledError):
-            pass
         return run_id
 
 
@@ -79,7 +78,10 @@ nodes:
   a: {type: Step}
   t: {type: transform, template: "{{ a.output.node }}", depends: a}
   u: {type: transform, template: "{{ t.output }}!", depends: t}
-  c: {type: choice, depends: u, options: [{id: yes, condition: {variable: $.u.output, operator: string-equals, value: "a!"}}, {id: no}]}
+  c:
+    type: choice
+    depends: u
+    options: [{id: yes, condition: {variable: $.u.output, operator: string-equals, value: "a!"}}, {id: no}]
   y: {type: Step, depends: [{node: c, option: yes}]}
   n: {type: Step, depends: [{node: c, option: no}]}
   j: {type: pass, join: any, depends: [y, n]}
@@ -110,10 +112,8 @@ async def resumed(client: HoldfastClient, home: Path) -> str:
     run_id = await failed(client, home)
     async with running_worker(client.temporal, task_queue=QUEUE, registry=_registry(), cache=home / "cache.db"):
         again = await client.resume(run_id)
-        try:
+        with contextlib.suppress(FlowFailedError):
             await client.result(again)
-        except FlowFailedError:
-            pass
         return again
 
 
@@ -131,15 +131,13 @@ async def continued(client: HoldfastClient, home: Path) -> str:
 
 async def cancelled(client: HoldfastClient, home: Path) -> str:
     async with running_worker(client.temporal, task_queue=QUEUE, registry=_registry(), cache=home / "cache.db"):
-        flow = "id: cancelled\nnodes:\n  a: {type: Step}\n  b: {type: Step, seconds: 60, depends: a}\n  d: {type: delay, seconds: 60}"
-        run_id = await client.start(read_flow(flow))
+        nodes = "  a: {type: Step}\n  b: {type: Step, seconds: 60, depends: a}\n  d: {type: delay, seconds: 60}"
+        run_id = await client.start(read_flow(f"id: cancelled\nnodes:\n{nodes}"))
         while len((await client.get_run(run_id)).pending) < 1 or (await client.get_run(run_id)).history_events < 12:
             await asyncio.sleep(0.1)
         await client.cancel(run_id)
-        try:
+        with contextlib.suppress(RunCancelledError):
             await client.result(run_id)
-        except RunCancelledError:
-            pass
         return run_id
 
 

@@ -70,9 +70,10 @@ def test_a_failed_run_that_is_resumed_runs_only_what_is_left() -> None:
 
 
 @pytest.mark.req("FL-4", "FL-2")
-def test_a_node_that_ran_beside_a_failure_is_not_run_again_when_the_failure_is_mended() -> None:
+@pytest.mark.parametrize("pure", [False, True])
+def test_a_node_that_ran_beside_a_failure_is_not_run_again_when_the_failure_is_mended(pure: bool) -> None:
     spec = flow(
-        node("bad"),
+        node("bad", pure=pure),
         node("good"),
         node("join", "bad", "good", join="any"),
         node("pure", "bad", "good", join="any", pure=True),
@@ -178,6 +179,7 @@ def test_a_parked_run_does_not_wait_for_a_timer() -> None:
         last = simulation(spec, {"a": Scripted(seconds=1)}, park_after=park_after).run()
 
         assert last.node_states["b"].completed_at == EPOCH + timedelta(seconds=1)
+        assert last.node_states["wait"].started_at == EPOCH
         assert last.node_states["end"].started_at == EPOCH + timedelta(days=30)
 
 
