@@ -22,6 +22,7 @@ ParamsCheck = Callable[[NodeSpec], list[str]]
 """Checks a custom node's parameters with its own class, and returns complaints."""
 
 _EFFECTFUL = frozenset({"llm", "http", "delay", "activity"})
+_NEVER_CACHED = frozenset({"choice", "pass", "delay", "activity"})
 _NODE_ID = re.compile(r"[^\s/@\[\]]+")
 _TEMPLATED = {
     "llm": ("prompt", "system", "messages"),
@@ -57,6 +58,7 @@ def check(
         faults += _check_reserved(node, locate)
         faults += _check_transformers(node, locate)
         faults += _check_choice_output(node, locate)
+        faults += _check_caching(node, locate)
         faults += _check_templates(node, locate)
     faults += _check_edges(flow, locate, unread)
     faults += _check_excluded(flow, locate, unread)
@@ -205,6 +207,16 @@ def _check_choice_output(node: NodeSpec, locate: Locate) -> Iterator[Fault]:
             "a choice's output says which option it took and cannot be transformed",
             locate(node.id, "output_transformer"),
             "Transform it in a 'pass' node behind it.",
+        )
+
+
+def _check_caching(node: NodeSpec, locate: Locate) -> Iterator[Fault]:
+    if node.caching.enabled and node.type in _NEVER_CACHED:
+        yield Fault(
+            "node/bad-field",
+            f"caching does nothing on a {node.type!r} node",
+            locate(node.id, "caching"),
+            "Remove 'caching': only what a worker of ours executes can be reused.",
         )
 
 

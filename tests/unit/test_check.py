@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.flows.check import ParamsCheck, check, dependencies, ensure, nearest
 from holdfast.flows.faults import FlowDefinitionError
-from holdfast.flows.spec import FlowSpec
+from holdfast.flows.spec import Caching, FlowSpec, NodeSpec
 
 
 def flow(nodes: dict[str, dict[str, Any]], **fields: Any) -> FlowSpec:
@@ -227,3 +227,15 @@ def test_the_remedy_for_a_misspelling_is_the_nearest_word(word: str, known: list
 
 def test_dependencies_are_listed_in_the_order_of_the_author() -> None:
     assert dependencies(flow({"b": {"depends": [*on("z"), *on("a")]}, "a": {}})) == {"b": ["z", "a"], "a": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [("pass", {}), ("delay", {"seconds": 1}), ("activity", {"activity": "a"}), ("choice", {"options": [{"id": "x"}]})],
+)
+def test_caching_where_it_would_do_nothing_is_a_fault(kind: str, params: dict[str, Any]) -> None:
+    node = NodeSpec(id="n", type=kind, params=params, caching=Caching(enabled=True))
+
+    [fault] = check(FlowSpec(id="f", nodes=[node]))
+
+    assert fault.message == f"caching does nothing on a {kind!r} node"
