@@ -24,6 +24,7 @@ from holdfast.starter.cli.session import start_worker
 
 EXAMPLES = Path(__file__).parent
 NODES = str(EXAMPLES / "contract_nodes.py")
+COMMAND = os.path.relpath(Path(sys.executable).parent / "holdfast")
 console = Console(highlight=False, width=max(Console().width, 110))
 
 
@@ -129,9 +130,9 @@ async def report(
             f"{summary.completed}/{summary.total}"
         )
     console.print(
-        f"\nLook at it:  holdfast show {run_id}\n"
-        f"             holdfast checkpoint {run_id}@{checkpoint.sequence_number - 3}\n"
-        "             holdfast dev   (and the link above, for the Temporal Web UI)",
+        f"\nLook at it:  {COMMAND} show {run_id}\n"
+        f"             {COMMAND} checkpoint {run_id}@{checkpoint.sequence_number - 3}\n"
+        f"             {COMMAND} dev   (and the link above, for the Temporal Web UI)",
         soft_wrap=True,
     )
     if wrong:

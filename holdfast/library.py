@@ -93,13 +93,15 @@ class Flow:
         name: str | None = None,
         description: str | None = None,
         checkpoint_config: CheckpointConfig | None = None,
+        checkpoint: CheckpointConfig | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
+        """`checkpoint` is another name for `checkpoint_config`: it is what the definition calls it."""
         self.id = id or f"flow-{uuid.uuid4().hex}"
         self.name = name
         self.description = description
         self.nodes = list(nodes)
-        self.checkpoint_config = checkpoint_config or CheckpointConfig()
+        self.checkpoint_config = checkpoint_config or checkpoint or CheckpointConfig()
         self.metadata = metadata or {}
         self._read: FlowSpec | None = None
         self._runs: list[str] = []

@@ -106,6 +106,7 @@ def test_a_flow_runs_with_nothing_set_up_and_is_there_afterwards(holdfast: Holdf
     listed = _data(holdfast("checkpoints", "my-run", "--json"))
     checkpoint = _data(holdfast("checkpoint", "my-run@3", "--json"))
     as_yaml = holdfast("checkpoint", "my-run", "--format", "yaml").stdout
+    newest = _data(holdfast("checkpoint", "--json"))
     [run] = _data(holdfast("runs", "--json"))
 
     assert "HELLO, WORLD! (13 letters)" in ran.stdout
@@ -113,6 +114,7 @@ def test_a_flow_runs_with_nothing_set_up_and_is_there_afterwards(holdfast: Holdf
     assert [entry["node_id"] for entry in listed] == [None, "shout", "count", "greet"]
     assert checkpoint["completed_node_ids"] == ["greet"]
     assert as_yaml.startswith("id: my-run@8")
+    assert newest["id"] == "my-run@8"
     assert (run["run_id"], run["flow_id"], run["status"], run["done"]) == ("my-run", "hello", "completed", 3)
 
 

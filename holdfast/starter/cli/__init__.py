@@ -15,7 +15,7 @@ Run flows that survive crashes.
   holdfast runs                   the runs there are
   holdfast show RUN               where a run is, node by node
   holdfast checkpoints RUN        the run's checkpoints
-  holdfast checkpoint ID          one checkpoint, as JSON or YAML   (a run's id: its latest)
+  holdfast checkpoint [ID]        one checkpoint, as JSON or YAML   (a run's id: its latest)
   holdfast resume ID              a new run that does only what that checkpoint had not done
   holdfast cancel RUN             end a run; what it has done is kept
   holdfast check FLOW             find mistakes without running anything
@@ -116,7 +116,9 @@ def parser() -> argparse.ArgumentParser:
     listing.add_argument("--limit", type=int, default=None)
 
     one = add("checkpoint", "one checkpoint", "holdfast checkpoint my-run@12 --format yaml", server)
-    one.add_argument("id", metavar="ID", help="a checkpoint's id, or a run's for its latest")
+    one.add_argument(
+        "id", metavar="ID", nargs="?", help="a checkpoint's id, or a run's; default: the newest run's latest"
+    )
     one.add_argument("--format", choices=["json", "yaml"], default="json")
     one.add_argument("--show-secrets", action="store_true", help="do not hide fields with names like 'api_key'")
 

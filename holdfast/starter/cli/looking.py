@@ -10,7 +10,7 @@ from rich.table import Table
 from holdfast.checkpoints.models import RunStatus
 from holdfast.checkpoints.redaction import redact_checkpoint
 from holdfast.checkpoints.serial import serialize_checkpoint, to_yaml
-from holdfast.starter.cli.outcomes import FINISHED, print_json
+from holdfast.starter.cli.outcomes import FINISHED, UsageError, print_json
 from holdfast.starter.cli.session import Session, with_session
 
 _COLOURS = {
@@ -131,7 +131,7 @@ def checkpoints_command(options: argparse.Namespace) -> int:
 
 def checkpoint_command(options: argparse.Namespace) -> int:
     async def work(session: Session) -> int:
-        checkpoint = await session.client.get_checkpoint(options.id)
+        checkpoint = await session.client.get_checkpoint(options.id or await _newest(session))
         if not options.show_secrets:
             checkpoint = redact_checkpoint(checkpoint)
         if options.json:
@@ -142,6 +142,13 @@ def checkpoint_command(options: argparse.Namespace) -> int:
         return FINISHED
 
     return with_session(options, work)
+
+
+async def _newest(session: Session) -> str:
+    runs = await session.client.list_runs(limit=1)
+    if not runs:
+        raise UsageError("[cli/no-runs] there are no runs yet; start one with 'holdfast run FLOW'")
+    return runs[0].run_id
 
 
 def cancel_command(options: argparse.Namespace) -> int:
