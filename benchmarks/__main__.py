@@ -6,9 +6,12 @@ Exit codes: 0 all bars are met, 1 one is missed or a benchmark could not run, 2 
 import argparse
 import asyncio
 import json
+import logging
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
+
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from benchmarks.command_line import cli
 from benchmarks.measuring import Line, compiled
@@ -49,6 +52,13 @@ async def _run_all(chosen: list[str], *, as_json: bool) -> bool:
     return all([await _run(name, as_json=as_json) for name in chosen])
 
 
+def _keep_stdout() -> None:
+    """Temporal's core writes its log to stdout, where the figures go."""
+    forwarding = LogForwardingConfig(logging.getLogger("temporal"))
+    log = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding)
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=log)))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Holdfast against bare Temporal.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHMARKS)} (all by default)")
@@ -57,6 +67,7 @@ def main() -> int:
     unknown = [name for name in options.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}")
+    _keep_stdout()
     with compiled():
         return 0 if asyncio.run(_run_all(options.names or list(BENCHMARKS), as_json=options.json)) else 1
 

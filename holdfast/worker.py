@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from holdfast.activities.cache import OutputCache
@@ -50,8 +50,13 @@ PURE = (
 )
 
 
+def runner() -> WorkflowRunner:
+    """What our workers run workflows with: no sandbox. See docs/decisions/0010."""
+    return UnsandboxedWorkflowRunner()
+
+
 def sandbox() -> SandboxedWorkflowRunner:
-    """The same runner for the worker, the replayer and the tests."""
+    """The sandbox as our workflows fit into it: for workers that host others' workflows too, and for the tests."""
     return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PURE))
 
 
@@ -118,7 +123,7 @@ async def running_worker(
             pure.run,
             *(named(name, NodeActivity(body, outputs)) for name, body in bodies.by_activity.items()),
         ],
-        workflow_runner=sandbox(),
+        workflow_runner=runner(),
         interceptors=[HeartbeatInterceptor()],
         max_concurrent_activities=max_concurrent_activities,
         max_cached_workflows=max_cached_workflows,

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from temporalio import activity
@@ -82,11 +83,17 @@ def _state_after(node: Node, kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def _accepted(function: Callable[..., Any], extra: dict[str, Any]) -> dict[str, Any]:
+    names = _parameters(getattr(function, "__func__", function))
+    return extra if names is None else {name: value for name, value in extra.items() if name in names}
+
+
+@lru_cache(maxsize=1024)
+def _parameters(function: Callable[..., Any]) -> frozenset[str] | None:
+    """The names a function takes; None when it takes any. Asked for every execution, and slow to find out."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return extra
-    names = {parameter.name for parameter in parameters}
-    return {name: value for name, value in extra.items() if name in names}
+        return None
+    return frozenset(parameter.name for parameter in parameters)
 
 
 class PythonFunctions:
@@ -100,9 +107,7 @@ class PythonFunctions:
         params = PythonParams.model_validate(call.params)
         function = self._registry.function(params.function) if params.function else _compiled(params.code or "", call)
         extra = {"run_id": call.run_id, "node_id": call.node_id, "idempotency_key": call.idempotency_key}
-        names = inspect.signature(function).parameters
-        accepted = {name: value for name, value in extra.items() if name in names}
-        return Execution(await self._threads.call(function, input_data, **accepted))
+        return Execution(await self._threads.call(function, input_data, **_accepted(function, extra)))
 
 
 def _compiled(code: str, call: NodeCall) -> Callable[..., Any]:

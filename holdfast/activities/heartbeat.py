@@ -52,17 +52,8 @@ class _Inbound(ActivityInboundInterceptor):
         _saved.set(held)
         if info.is_local or not info.heartbeat_timeout:
             return await super().execute_activity(input)
-        loop = asyncio.get_running_loop()
-        context = copy_context()
-
-        def beat() -> None:
-            # The node may run in another thread, or in one of its own that does not know which activity it belongs to;
-            # the SDK's heartbeat belongs to the loop's.
-            loop.call_soon_threadsafe(activity.heartbeat, *([held.state] if held.state else []), context=context)
-
-        held.beat = beat
-        interval = info.heartbeat_timeout.total_seconds() / _BEATS_PER_TIMEOUT
-        beating = asyncio.create_task(_beat(held, interval))
+        pulse = _Pulse(held, info.heartbeat_timeout.total_seconds() / _BEATS_PER_TIMEOUT)
+        held.beat = pulse.beat
         try:
             return await super().execute_activity(input)
         except asyncio.CancelledError:
@@ -74,10 +65,36 @@ class _Inbound(ActivityInboundInterceptor):
                 raise ApplicationError(message, held.state, type=WORKER_SHUTDOWN, category=benign) from None
             raise
         finally:
-            beating.cancel()
+            pulse.stop()
 
 
-async def _beat(held: Saved, interval: float) -> None:
-    while True:
-        await asyncio.sleep(interval)
-        activity.heartbeat(*([held.state] if held.state else []))
+class _Pulse:
+    """Beats on the worker's loop and in the activity's context: a node's thread may know neither. A timer, not a task:
+    most activities end before its first beat."""
+
+    def __init__(self, held: Saved, interval: float) -> None:
+        self._held = held
+        self._interval = interval
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        self._stopped = False
+        self._timer = self._after_interval()
+
+    def _after_interval(self) -> asyncio.TimerHandle:
+        return self._loop.call_later(self._interval, self._tick, context=self._context)
+
+    def _tick(self) -> None:
+        self._send()
+        self._timer = self._after_interval()
+
+    def _send(self) -> None:
+        if not self._stopped:
+            activity.heartbeat(*([self._held.state] if self._held.state else []))
+
+    def beat(self) -> None:
+        """Now, from any thread."""
+        self._loop.call_soon_threadsafe(self._send, context=self._context)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._timer.cancel()

@@ -4,6 +4,7 @@ Models here ignore unknown fields, because a run started by a newer version must
 `check.py` is where an author's misspelt field is caught.
 """
 
+from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
@@ -21,14 +22,22 @@ class SpecModel(BaseModel):
 
     @model_serializer(mode="wrap")
     def _compact(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = type(self).model_fields
+        defaults = _defaults(type(self))
         return {
             name: value
             for name, value in handler(self).items()
-            if name not in fields
-            or fields[name].is_required()
-            or getattr(self, name) != fields[name].get_default(call_default_factory=True)
+            if name not in defaults or getattr(self, name) != defaults[name]
         }
+
+
+@lru_cache(maxsize=64)
+def _defaults(cls: type[BaseModel]) -> dict[str, Any]:
+    # Asking pydantic every time was most of what writing a definition took.
+    return {
+        name: field.get_default(call_default_factory=True)
+        for name, field in cls.model_fields.items()
+        if not field.is_required()
+    }
 
 
 class Dependency(SpecModel):

@@ -224,14 +224,16 @@ async def _info(execution: WorkflowExecution) -> RunInfo:
     attributes = execution.typed_search_attributes
     memo = await execution.memo()
     progress: dict[str, int] = memo.get(names.MEMO_PROGRESS, {})
+    status = run_status(execution.status, attributes.get(_STATUS), execution.history_length)
+    total = progress.get("total", 0)
     return RunInfo(
         run_id=execution.id,
         flow_id=attributes.get(_FLOW),
-        status=run_status(execution.status, attributes.get(_STATUS), execution.history_length),
+        status=status,
         started_at=execution.start_time,
         closed_at=execution.close_time,
-        done=progress.get("done", 0),
-        total=progress.get("total", 0),
+        done=total if status == RunStatus.COMPLETED else progress.get("done", 0),
+        total=total,
         task_queue=execution.task_queue,
     )
 

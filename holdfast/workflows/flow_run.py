@@ -1,7 +1,7 @@
 """FlowRun: one run of one flow. The event history is the checkpoint; there is no other copy.
 
-It decides nothing: the engine does, and this binds it to Temporal. Everything it imports is passed through the
-sandbox, so that a run costs no re-import.
+It decides nothing: the engine does, and this binds it to Temporal. It fits into the sandbox, where everything it
+imports is passed through; our own workers run it outside (docs/decisions/0010).
 """
 
 import asyncio
@@ -133,19 +133,23 @@ class FlowRun:
             self._progress_at = now
             workflow.upsert_memo({names.MEMO_PROGRESS: self._progress.counts()})
 
-    def _rest(self, status: RunStatus, *, keep_snapshot: bool = True) -> None:
-        """Leaves what people ask for where it is found without a worker and without a replay."""
+    def _rest(self, status: RunStatus) -> None:
+        """Leaves what people ask for where it is found without a worker and without a replay.
+
+        A completed run's progress is known, and its checkpoint is in its result: nothing more is written for it.
+        """
         memo: dict[str, Any] = {names.MEMO_PROGRESS: self._progress.counts()}
-        if keep_snapshot:
+        if status == RunStatus.CANCELLED:
             memo[names.MEMO_SNAPSHOT] = seal(self._ledger.at())
-        workflow.upsert_memo(memo)
+        if status != RunStatus.COMPLETED or names.MEMO_PROGRESS not in workflow.info().raw_memo:
+            workflow.upsert_memo(memo)
         _upsert([_STATUS.value_set(status)])
 
     def _close(self) -> FlowResult:
         state = self._ledger.state
         completed = state.status == CheckpointStatus.COMPLETED
         status = RunStatus.COMPLETED if completed else RunStatus.FAILED
-        self._rest(status, keep_snapshot=False)
+        self._rest(status)
         result = pack(state, status)
         if completed:
             return result

@@ -1,32 +1,34 @@
-"""Histories recorded by this and earlier versions replay on the present code, in the real sandbox."""
+"""Histories recorded by this and earlier versions replay on the present code, in the sandbox and as workers run it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Replayer
+from temporalio.worker import Replayer, WorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from holdfast.engine.scheduler import FlowDriver
-from holdfast.worker import sandbox
+from holdfast.worker import runner, sandbox
 from holdfast.workflows.flow_run import FlowRun
 from tests.replay.record import HISTORIES, STORIES
 
 FILES = sorted(HISTORIES.glob("*.json"))
 
 
-def _replayer() -> Replayer:
-    return Replayer(workflows=[FlowRun], workflow_runner=sandbox(), data_converter=pydantic_data_converter)
+def _replayer(workflow_runner: WorkflowRunner) -> Replayer:
+    return Replayer(workflows=[FlowRun], workflow_runner=workflow_runner, data_converter=pydantic_data_converter)
 
 
 def _history(path: Path) -> WorkflowHistory:
     return WorkflowHistory.from_json(path.stem, path.read_text())
 
 
+@pytest.mark.parametrize("make_runner", [runner, sandbox])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-async def test_a_recorded_history_replays(path: Path) -> None:
-    await _replayer().replay_workflow(_history(path))
+async def test_a_recorded_history_replays(path: Path, make_runner: Callable[[], WorkflowRunner]) -> None:
+    await _replayer(make_runner()).replay_workflow(_history(path))
 
 
 def test_every_story_is_recorded() -> None:
@@ -44,4 +46,4 @@ async def test_a_changed_order_of_the_scheduler_would_be_caught(monkeypatch: pyt
     monkeypatch.setattr(FlowDriver, "_pump", backwards)
     [path] = HISTORIES.glob("*-fan_out.json")
     with pytest.raises(NondeterminismError):
-        await _replayer().replay_workflow(_history(path))
+        await _replayer(runner()).replay_workflow(_history(path))

@@ -203,7 +203,7 @@ def a_branch_never_waits_for_another_one(case: Case) -> None:
 
 @pytest.mark.req("FL-1", "FL-2", "FL-3", "FL-4", "FL-10", "OR-4", "PR-9")
 @settings(max_examples=1000, deadline=None, derandomize=True, database=None)
-@given(st.lists(st.binary(min_size=8, max_size=8), min_size=3, max_size=6).map(some_case))
+@given(st.lists(st.binary(min_size=8, max_size=8), min_size=3, max_size=5).map(some_case))
 def test_every_flow_folds_resumes_and_parks_without_a_difference(case: Case) -> None:
     run = Watched(case, film=True)
     last = run.run(FLOW_INPUT)
