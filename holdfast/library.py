@@ -49,7 +49,7 @@ class _Engine:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast", daemon=True)
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="holdfast", daemon=True)
                 self._thread.start()
                 atexit.register(self.close)
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -77,6 +77,11 @@ class _Engine:
         loop.call_soon_threadsafe(self._server.close)
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join(30)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
 
 
 _engine = _Engine()

@@ -5,15 +5,18 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
+from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import CancelledError
 
+from holdfast.checkpoints.models import RunStatus
 from holdfast.checkpoints.serial import unseal
 from holdfast.contracts.calls import FlowResult, RunConfig
-from holdfast.contracts.names import MEMO_SNAPSHOT
+from holdfast.contracts.names import ATTRIBUTE_STATUS, MEMO_SNAPSHOT
 from holdfast.flows.reading import read_flow
 from holdfast.starter import embedded
 from tests.chaos.harness import Stage, result_of, start_run, until
 
+STATUS = SearchAttributeKey.for_keyword(ATTRIBUTE_STATUS)
 FLOW = read_flow("""
 id: cancelled
 nodes:
@@ -34,10 +37,12 @@ async def cancelled(handle: WorkflowHandle[Any, FlowResult]) -> None:
     with pytest.raises(WorkflowFailureError) as caught:
         await result_of(handle)
     assert isinstance(caught.value.cause, CancelledError)
-    assert (await handle.describe()).status == WorkflowExecutionStatus.CANCELED
+    description = await handle.describe()
+    assert description.status == WorkflowExecutionStatus.CANCELED
+    assert description.typed_search_attributes.get(STATUS) == RunStatus.CANCELLED
 
 
-@pytest.mark.req("RT-1", "FL-3")
+@pytest.mark.req("RT-1")
 async def test_cancelling_a_run_ends_its_nodes_and_leaves_a_checkpoint(
     client: Client, temporal: embedded.Running, stage: Stage
 ) -> None:
@@ -85,7 +90,7 @@ async def test_a_run_cancelled_before_a_worker_takes_it_up_is_cancelled_all_the_
     assert "never awaited" not in stage.logs()
 
 
-@pytest.mark.req("RT-1", "FL-3")
+@pytest.mark.req("RT-1")
 async def test_a_run_cancelled_while_no_worker_lives_is_cancelled_by_the_next(
     client: Client, temporal: embedded.Running, stage: Stage
 ) -> None:

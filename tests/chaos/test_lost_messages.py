@@ -48,7 +48,7 @@ async def chain(client: Client, run: str, first: str) -> list[str]:
         found.append(last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id)
 
 
-@pytest.mark.req("FL-2", "PR-7", "PR-9")
+@pytest.mark.req("FL-2", "PR-7")
 async def test_a_chain_of_executions_survives_kills_without_a_hole(
     client: Client, temporal: embedded.Running, stage: Stage
 ) -> None:

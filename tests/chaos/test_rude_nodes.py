@@ -33,7 +33,6 @@ nodes:
 """)
 
 
-@pytest.mark.req("FL-3", "FL-8")
 async def test_a_node_that_quits_fails_alone(client: Client, temporal: embedded.Running, stage: Stage) -> None:
     worker = await stage.start_worker(temporal.address).ready()
     for kind in ("Quits", "QuitsAsync"):

@@ -196,10 +196,16 @@ def test_what_goes_wrong_has_its_exit_code_and_says_what(
 def test_dev_puts_up_a_new_worker_when_one_is_killed_and_the_run_goes_on(
     holdfast: Holdfast, dev: dict[str, Any], tmp_path: Path
 ) -> None:
-    started = _data(holdfast("run", _slow_flow(tmp_path), "--detach", "--id", "survivor", "--json"))
-    while "first" not in _completed(holdfast, "survivor"):
-        time.sleep(0.1)
+    flow, begun, may_end = tmp_path / "held.yaml", tmp_path / "begun", tmp_path / "may-end"
+    flow.write_text(SLOW.replace("time.sleep(2)", f"""
+          open({str(begun)!r}, "a").close()
+          while not __import__("os").path.exists({str(may_end)!r}):
+              time.sleep(0.05)"""))  # fmt: skip
+    started = _data(holdfast("run", str(flow), "--detach", "--id", "survivor", "--json"))
+    while not begun.exists():
+        time.sleep(0.05)
     os.kill(dev["worker_pid"], signal.SIGKILL)
+    may_end.touch()
     deadline = time.monotonic() + 60
     while _data(holdfast("show", "survivor", "--json"))["status"] == "running":
         assert time.monotonic() < deadline
