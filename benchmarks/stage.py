@@ -76,6 +76,7 @@ class Stage:
                 "workflows": [BareChain, BareFanout],
                 "activities": [bare_step],
                 "interceptors": [],
+                # A user's own workflows run in the sandbox; that ours need not is a choice of Holdfast's.
                 "workflow_runner": SandboxedWorkflowRunner(),
             }
             async with Worker(**{**settings, **own}):

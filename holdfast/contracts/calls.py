@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.checkpoints.models import CheckpointRecord, RunnableStatus
-from holdfast.flows.spec import FlowSpec, NodeSpec
+from holdfast.flows.spec import LONGEST_SECONDS, FlowSpec, NodeSpec
 
 
 class Wire(BaseModel):
@@ -19,7 +19,7 @@ class RunConfig(Wire):
     """How a run is executed. Everything has a default; nothing here changes what the flow computes."""
 
     continue_after_events: int = Field(default=4000, ge=10)
-    heartbeat_seconds: float = Field(default=8.0, gt=0)
+    heartbeat_seconds: float = Field(default=8.0, gt=0, le=LONGEST_SECONDS)
 
 
 class FlowStart(Wire):

@@ -80,10 +80,14 @@ def reads(node: NodeSpec, above: Iterable[str]) -> list[str]:
 
 
 def flow_scope(flow_input: Any) -> dict[str, Any]:
-    """The flow's input by name: none is empty, one that is no object is called `input`."""
+    """The flow's input by name: none is empty, one that is no object is called `input`.
+
+    A marked value (a model, bytes) is one value: with results beside its fields it could not be read again.
+    """
     if flow_input is None:
         return {}
-    return dict(flow_input) if is_object(flow_input) else {"input": flow_input}
+    plain = is_object(flow_input) and not any(key.startswith("__") for key in flow_input)
+    return dict(flow_input) if plain else {"input": flow_input}
 
 
 def node_input(node: NodeSpec, flow_input: Any, above: Iterable[str], outcome_of: OutcomeOf) -> Any:

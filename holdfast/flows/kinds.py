@@ -172,7 +172,7 @@ class ActivityParams(Params):
 
     activity: str
     task_queue: str | None = None
-    heartbeat_seconds: float | None = Field(default=None, gt=0)
+    heartbeat_seconds: float | None = Field(default=None, gt=0, le=LONGEST_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ give a list, none gives None, and a string that does not start with `$` is itsel
 """
 
 import json
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -37,7 +38,7 @@ _ENVIRONMENT = _Environment()
 def _compile(path: str) -> Any:
     try:
         return _ENVIRONMENT.compile(path)
-    except jsonpath.JSONPathError as error:
+    except (jsonpath.JSONPathError, re.error) as error:
         # The rest of the complaint draws the path again, over several lines.
         raise BadSelectorError(path, str(error).partition("\n")[0]) from error
 
@@ -84,6 +85,14 @@ def names(text: str) -> set[str] | None:
     return found
 
 
+def _matches(path: Any, document: Any) -> list[Any]:
+    try:
+        return path.findall(document)
+    except (jsonpath.JSONPathError, TypeError, ValueError):
+        # A filter that compares what cannot be compared (`@ in 'text'`) matches nothing: a run could not mend it.
+        return []
+
+
 def find(text: str, data: Any) -> Any:
     """The value a selector stands for."""
     # The library reads a text as a JSON document; written as one, it is itself again.
@@ -91,7 +100,7 @@ def find(text: str, data: Any) -> Any:
     for part in _alternatives(text):
         if not _is_path(part):
             return part
-        matches: list[Any] = _compile(part).findall(document)
+        matches = _matches(_compile(part), document)
         if matches:
             value = matches[0] if len(matches) == 1 else matches
             if value is not None:

@@ -60,7 +60,7 @@ class ErrorHandling(SpecModel):
     """Retries and timeouts are Temporal's. `behavior` says what a final failure means for the rest of the flow."""
 
     timeout_seconds: float | None = Field(default=None, gt=0, le=LONGEST_SECONDS)
-    max_retries: int = Field(default=0, ge=0)
+    max_retries: int = Field(default=0, ge=0, lt=2**31 - 1)  # Temporal counts attempts in 32 bits.
     retry_interval_seconds: float = Field(default=1.0, gt=0, le=LONGEST_SECONDS)
     backoff_rate: float = Field(default=1.0, ge=1, allow_inf_nan=False)
     max_retry_interval_seconds: float | None = Field(default=None, gt=0, le=LONGEST_SECONDS)

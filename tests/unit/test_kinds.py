@@ -80,6 +80,7 @@ def test_good_parameters_are_accepted(kind: str, params: dict[str, Any]) -> None
         ("validate-choices", {"choices": []}, "at least 1 item"),
         ("validate-regex", {"regex": "("}, "not a regular expression: missing"),
         ("activity", {"activity": "x", "heartbeat_seconds": 0}, "greater than 0"),
+        ("activity", {"activity": "x", "heartbeat_seconds": float("inf")}, "less than or equal to"),
         ("pass", {"x": 1}, "Extra inputs are not permitted"),
     ],
 )

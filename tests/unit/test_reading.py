@@ -1,13 +1,21 @@
 """Reading a flow from YAML: what is accepted, and what is said of what is not."""
 
+import contextlib
+import copy
+import operator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from holdfast.flows.check import ParamsCheck
 from holdfast.flows.faults import FlowDefinitionError
 from holdfast.flows.reading import flow_from_data, read_flow
+from holdfast.flows.shapes import is_array, is_object
 from holdfast.flows.spec import Dependency, FlowSpec
 
 DATA = Path(__file__).parent / "data"
@@ -183,6 +191,49 @@ def test_an_odd_shape_is_a_fault_of_the_flow_and_never_a_traceback(text: str) ->
         read_flow(text if text.startswith(("id", "[", "just")) or not text else f"id: f\n{text}", "f.yaml")
 
     assert all(fault.remedy and fault.message and fault.place.file == "f.yaml" for fault in refused.value.faults)
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths to everything in `data`."""
+    inner: list[tuple[Any, Any]] = []
+    if is_object(data):
+        inner = list(data.items())
+    elif is_array(data):
+        inner = list(enumerate(data))
+    return [path] * bool(path) + [place for key, value in inner for place in places(value, (*path, key))]
+
+
+WHOLE: dict[str, Any] = {**yaml.safe_load(GOOD), "metadata": {}, "description": "text"}
+WHOLE["nodes"] |= {
+    "read": {
+        "type": "pass",
+        "depends": ["fetch"],
+        "input_transformer": {"path": "$.fetch", "selector": {"x": ["$.y"]}},
+    },
+    "wait": {"type": "delay", "seconds": "$.x", "error_handling": {"timeout_seconds": 5, "behavior": "return"}},
+    "ask": {"type": "llm", "model": "m", "messages": [{"role": "user", "content": "{{ q }}"}], "caching": {}},
+    "run": {"type": "python", "code": "def run(x): return x", "approval": {"enabled": False}},
+    "fit": {"type": "validate-regex", "regex": "a+", "output_transformer": {"path": "$.content"}},
+}
+ODD_VALUES = st.recursive(
+    st.sampled_from([None, True, 0, -1, 1.5, float("inf"), 10**30, "", "x", "$", "$[", "$.a | $.b", "{{", "(", b"x"]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2),
+        st.dictionaries(st.sampled_from(["node", "id", "type", "operator", "operands", "path", 5, None]), inner),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(st.sampled_from(places(WHOLE)), ODD_VALUES)
+def test_whatever_stands_wherever_gives_a_flow_or_its_faults(place: tuple[Any, ...], value: Any) -> None:
+    data = copy.deepcopy(WHOLE)
+    around = reduce(operator.getitem, place[:-1], data)
+    around[place[-1]] = value
+
+    with contextlib.suppress(FlowDefinitionError):
+        assert isinstance(flow_from_data(data), FlowSpec)
 
 
 @pytest.mark.parametrize(

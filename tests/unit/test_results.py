@@ -93,6 +93,7 @@ def test_anyone_may_start_a_run_with_a_flow_and_an_input() -> None:
     [
         (RunConfig, {"continue_after_events": 1}),
         (RunConfig, {"heartbeat_seconds": 0}),
+        (RunConfig, {"heartbeat_seconds": float("inf")}),
         (ListQuery, {"limit": 0}),
         (ListQuery, {"limit": 5000}),
         (FlowStart, {"input_data": 1}),

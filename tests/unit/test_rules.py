@@ -1,9 +1,11 @@
 """When a node runs, when it is skipped, and what it gets."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from holdfast.checkpoints import values
 from holdfast.checkpoints.models import CheckpointRecord, NodeRecord, RunnableStatus
 from holdfast.contracts.calls import NodeOutcome
 from holdfast.engine.rules import (
@@ -117,6 +119,14 @@ def test_the_flow_input_is_not_changed_by_what_is_added_to_it() -> None:
     assert flow_input == {"q": 1}
     assert flow_scope("text") == {"input": "text"}
     assert flow_scope([1]) == {"input": [1]}
+
+
+@pytest.mark.parametrize("value", [b"\xff", {1, 2}, (1, 2), OK, {1: "a"}, datetime(2026, 1, 1, tzinfo=UTC)], ids=repr)
+def test_a_flow_input_that_is_no_plain_object_stays_one_value(value: Any) -> None:
+    got = values.decode(node_input(node("ok"), values.encode(value), ["ok"], RESULTS.__getitem__))
+
+    assert got["input"] == value
+    assert got["ok"]["status"] == "success"
 
 
 def test_what_a_node_reads_is_its_dependencies_and_what_its_transformer_names() -> None:

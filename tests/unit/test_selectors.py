@@ -56,6 +56,11 @@ def test_the_root_is_the_value_itself(value: Any) -> None:
     assert find("$.a", value) is None
 
 
+@pytest.mark.parametrize("selector", ["$[?@ in $.text]", "$[?@.n < 'x']", "$.*[?match(@.n, $.text)]"])
+def test_a_filter_that_compares_what_cannot_be_compared_matches_nothing(selector: str) -> None:
+    assert find(f"{selector} || nothing", {"text": "x(", "list": [{"n": 5}], "object": {"n": "x"}}) == "nothing"
+
+
 def test_data_as_deep_as_json_can_be_is_searched() -> None:
     deep: Any = {"x": "bottom"}
     for _ in range(180):
@@ -64,7 +69,9 @@ def test_data_as_deep_as_json_can_be_is_searched() -> None:
     assert find("$..x", deep) == "bottom"
 
 
-@pytest.mark.parametrize("selector", ["$.a[", "$..", "$.a || $[?@.b >]", "$5 off", "$.a[?nofunction(@.b)]"])
+@pytest.mark.parametrize(
+    "selector", ["$.a[", "$..", "$.a || $[?@.b >]", "$5 off", "$.a[?nofunction(@.b)]", "$[?@.a =~ /(/]"]
+)
 def test_a_path_that_does_not_parse_is_refused(selector: str) -> None:
     with pytest.raises(BadSelectorError, match="is not a JSONPath"):
         verify(selector)

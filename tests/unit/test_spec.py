@@ -83,6 +83,7 @@ def test_default_lists_are_not_shared() -> None:
         {"timeout_seconds": float("inf")},
         {"timeout_seconds": 1e12},
         {"max_retries": -1},
+        {"max_retries": 2**31},
         {"retry_interval_seconds": 0},
         {"retry_interval_seconds": float("nan")},
         {"backoff_rate": 0.5},
