@@ -29,7 +29,9 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[list[Line]]]] = {
 
 def _show(line: Line) -> str:
     bar = f"{line.limit} {line.bar:g}"
-    return f"{line.name:<12} {line.value:>8.3f}  {line.unit:<18} {bar:<14} {'ok' if line.ok else 'MISSED'}"
+    shown = f"{line.name:<12} {line.value:>8.3f}  {line.unit:<18} {bar:<14} {'ok' if line.ok else 'MISSED'}"
+    against = line.extra.get("unsandboxed")
+    return shown if against is None else f"{shown:<64} ({against:.3f} against bare without the sandbox)"
 
 
 async def _run(name: str, *, as_json: bool) -> bool:

@@ -1,11 +1,13 @@
 """Rounds that alternate between the sides, medians, and a line for each figure.
 
-Other programs share the machine, so an absolute time means little: the sides take turns within the same seconds, and
-the turns change their order, so that what slows one down slows down the other.
+Other programs share the machine, so an absolute time means little: the sides take turns within the same seconds, in
+an order that changes (the same in every run), so that what slows one down slows down the others, and none is always
+the one that comes after another.
 """
 
 import contextlib
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -14,6 +16,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+Limit = Literal["at most", "at least"]
 Work = Callable[[], Awaitable[None]]
 
 
@@ -24,7 +27,7 @@ class Line:
     name: str
     value: float
     unit: str
-    limit: Literal["at most", "at least"]
+    limit: Limit
     bar: float
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -71,7 +74,7 @@ async def alternate(sides: Mapping[str, Work], rounds: int = 5) -> dict[str, lis
         await work()
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
-        for name in list(sides)[:: -1 if number % 2 else 1]:
+        for name in random.Random(number).sample(list(sides), len(sides)):
             taken[name].append(await timed(sides[name]))
             print(f"  {name} {number + 1}/{rounds}: {taken[name][-1]:.3f} s", file=sys.stderr, flush=True)
     return taken

@@ -23,6 +23,7 @@ from holdfast.worker import running_worker
 
 FLOWS = "benchmark-holdfast"
 BARE = "benchmark-bare"
+BARE_UNSANDBOXED = "benchmark-bare-unsandboxed"
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,13 @@ class Stage:
         """One flow to its end, as a user of the library waits for it; what each node gave."""
         return (await self.holdfast.run(flow, run_id=run_id)).output
 
-    async def run_bare(self, workflow: type[BareChain | BareFanout], count: int) -> Any:
+    async def run_bare(self, workflow: type[BareChain | BareFanout], count: int, task_queue: str = BARE) -> Any:
         """The same on the bare side, with the same eager start."""
         handle = await self.client.start_workflow(
             workflow.__name__,
             count,
             id=f"{workflow.__name__}-{uuid.uuid4()}",
-            task_queue=BARE,
+            task_queue=task_queue,
             request_eager_start=True,
         )
         return await handle.result()
@@ -67,19 +68,19 @@ class Stage:
             yield worker
 
     @contextlib.asynccontextmanager
-    async def both_workers(self) -> AsyncGenerator[None]:
-        """The bare worker takes its settings from Holdfast's own: whatever is tuned there is tuned here."""
+    async def all_workers(self) -> AsyncGenerator[None]:
+        """The bare workers take their settings from Holdfast's own: whatever is tuned there is tuned here.
+
+        Except for the sandbox, in which a user's own workflows run by default: one bare worker has it and is what the
+        bars are about, the other has Holdfast's runner and says what the engine itself costs.
+        """
         async with self.flow_worker() as worker:
             settings = cast(dict[str, Any], worker.config())
-            own: dict[str, Any] = {
-                "task_queue": BARE,
-                "workflows": [BareChain, BareFanout],
-                "activities": [bare_step],
-                "interceptors": [],
-                # A user's own workflows run in the sandbox; that ours need not is a choice of Holdfast's.
-                "workflow_runner": SandboxedWorkflowRunner(),
-            }
-            async with Worker(**{**settings, **own}):
+            settings.update(workflows=[BareChain, BareFanout], activities=[bare_step], interceptors=[])
+            sandboxed = dict(settings)
+            sandboxed.update(task_queue=BARE, workflow_runner=SandboxedWorkflowRunner())
+            settings.update(task_queue=BARE_UNSANDBOXED)
+            async with Worker(**sandboxed), Worker(**settings):
                 yield
 
 
