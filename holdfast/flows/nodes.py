@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, cast, dataclass_transform, get_origin, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from holdfast.flows.conditions import Condition
 from holdfast.flows.spec import Caching, Dependency, ErrorHandling, NodeSpec, Transformer
@@ -148,7 +148,7 @@ def _adapter(cls: type[Node], name: str) -> TypeAdapter[Any]:
     annotation = get_type_hints(cls).get(name, Any)
     try:
         return TypeAdapter(annotation, config=_ANY_TYPE)
-    except Exception:
+    except PydanticUserError:
         # A pydantic model brings its own configuration and refuses another.
         return TypeAdapter(annotation)
 
