@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from benchmarks.command_line import cli
+from benchmarks.growth import growth
+from benchmarks.mapping import mapping
 from benchmarks.measuring import Line, compiled
 from benchmarks.reading import read
 from benchmarks.stepping import chain, concurrent, fanout
@@ -22,6 +24,8 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[list[Line]]]] = {
     "chain": chain,
     "fanout": fanout,
     "concurrent": concurrent,
+    "map": mapping,
+    "growth": growth,
     "read": read,
     "cli": cli,
 }

@@ -1,8 +1,9 @@
-"""Rounds that alternate between the sides, medians, and a line for each figure.
+"""Rounds that alternate between the sides, the median of the rounds' ratios, and a line for each figure.
 
-Other programs share the machine, so an absolute time means little: the sides take turns within the same seconds, in
-an order that changes (the same in every run), so that what slows one down slows down the others, and none is always
-the one that comes after another.
+Other programs share the machine, so an absolute time means little: the same chain has taken 0.8 and 1.8 s within one
+minute. The sides take turns within the same seconds, in an order that changes (the same in every run), so that what
+slows one down slows down the others, and none is always the one that comes after another; and a round is compared
+with itself, not with what the machine did a minute later.
 """
 
 import contextlib
@@ -88,5 +89,5 @@ def times(taken: Mapping[str, list[float]]) -> dict[str, Any]:
 
 
 def ratio(taken: Mapping[str, list[float]], above: str, below: str) -> float:
-    """The ratio of two sides' medians."""
-    return statistics.median(taken[above]) / statistics.median(taken[below])
+    """The median of the rounds' own ratios."""
+    return statistics.median(over / under for over, under in zip(taken[above], taken[below], strict=True))

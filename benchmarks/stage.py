@@ -13,7 +13,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from benchmarks.bare_workflows import BareChain, BareFanout
-from benchmarks.steps import BenchPureStep, BenchStep, bare_step
+from benchmarks.steps import BenchItem, BenchPureStep, BenchStep, bare_step
 from holdfast.activities.registry import Registry
 from holdfast.flows.spec import FlowSpec
 from holdfast.starter import embedded
@@ -37,9 +37,9 @@ class Stage:
     def holdfast(self) -> HoldfastClient:
         return HoldfastClient(self.client, task_queue=FLOWS)
 
-    async def run_flow(self, flow: FlowSpec, run_id: str | None = None) -> dict[str, Any]:
+    async def run_flow(self, flow: FlowSpec, run_id: str | None = None, input_data: Any = None) -> dict[str, Any]:
         """One flow to its end, as a user of the library waits for it; what each node gave."""
-        return (await self.holdfast.run(flow, run_id=run_id)).output
+        return (await self.holdfast.run(flow, input_data, run_id=run_id)).output
 
     async def run_bare(self, workflow: type[BareChain | BareFanout], count: int, task_queue: str = BARE) -> Any:
         """The same on the bare side, with the same eager start."""
@@ -56,8 +56,8 @@ class Stage:
     async def flow_worker(self, *, max_cached_workflows: int = 1000) -> AsyncGenerator[Worker]:
         """A Holdfast worker with the benchmarks' nodes."""
         registry = Registry()
-        registry.add_class(BenchStep)
-        registry.add_class(BenchPureStep)
+        for node in (BenchStep, BenchPureStep, BenchItem):
+            registry.add_class(node)
         async with running_worker(
             self.client,
             task_queue=FLOWS,

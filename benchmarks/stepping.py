@@ -61,7 +61,7 @@ async def chain() -> list[Line]:
                 "bare_unsandboxed": lambda: _run_bare_chain(on, _CHAIN, BARE_UNSANDBOXED),
                 "pure": lambda: _run_chain(on, pure, _CHAIN),
             },
-            rounds=7,
+            rounds=21,
         )
     return [
         _line("chain", taken, "x bare", "at most", 1.15),

@@ -1,5 +1,6 @@
 """The work that is measured: one trivial step, as a bare activity, as an effectful node and as a pure node."""
 
+import os
 from typing import Any
 
 from pydantic import BaseModel
@@ -7,6 +8,7 @@ from temporalio import activity
 
 from holdfast.flows.nodes import Node
 
+JOURNAL = "BENCH_JOURNAL"
 TEXT = "a step's text is about as long as this, so that payloads are not empty"
 
 
@@ -30,6 +32,17 @@ class BenchStep(Node):
         """The input has the result of the one step before this one, or nothing yet."""
         done = [value["output"]["number"] for name, value in input_data.items() if name.startswith("step-")]
         return {"number": max(done, default=0) + 1, "text": TEXT}
+
+
+class BenchItem(Node):
+    """The same work for an item of a map. With a journal, each execution is a line in it."""
+
+    async def execute(self, input_data: Any, **kwargs: Any) -> Any:
+        if path := os.environ.get(JOURNAL):
+            handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+            os.write(handle, f"{input_data}\n".encode())
+            os.close(handle)
+        return {"number": input_data + 1}
 
 
 class BenchPureStep(BenchStep):

@@ -23,8 +23,18 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.validation import InvalidCheckpointError, validate_checkpoint, validate_node_state
     from holdfast.checkpoints.values import UnserialisableError
     from holdfast.contracts.calls import FlowStart, RunConfig
+    from holdfast.flows.composite_nodes import (
+        END,
+        Agent,
+        GraphOrchestrator,
+        LinearOrchestrator,
+        Map,
+        SubFlow,
+        state,
+    )
     from holdfast.flows.conditions import Condition
     from holdfast.flows.faults import FlowDefinitionError
+    from holdfast.flows.memory import Memory
     from holdfast.flows.nodes import (
         Activity,
         Choice,
@@ -53,6 +63,7 @@ if TYPE_CHECKING:
         NodeSpec,
         Transformer,
     )
+    from holdfast.flows.tools import FunctionTool, Tool, tool
     from holdfast.library import Flow, Workflow
     from holdfast.starter.client import HoldfastClient
     from holdfast.starter.connecting import NotReachableError
@@ -96,8 +107,18 @@ _HOMES = {
         "FlowStart",
         "RunConfig",
     ),
+    "holdfast.flows.composite_nodes": (
+        "END",
+        "Agent",
+        "GraphOrchestrator",
+        "LinearOrchestrator",
+        "Map",
+        "SubFlow",
+        "state",
+    ),
     "holdfast.flows.conditions": ("Condition",),
     "holdfast.flows.faults": ("FlowDefinitionError",),
+    "holdfast.flows.memory": ("Memory",),
     "holdfast.flows.nodes": (
         "Activity",
         "Choice",
@@ -126,6 +147,11 @@ _HOMES = {
         "NodeSpec",
         "Transformer",
     ),
+    "holdfast.flows.tools": (
+        "FunctionTool",
+        "Tool",
+        "tool",
+    ),
     "holdfast.library": (
         "Flow",
         "Workflow",
@@ -149,7 +175,9 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "END",
     "Activity",
+    "Agent",
     "Caching",
     "CheckpointConfig",
     "CheckpointMixin",
@@ -167,10 +195,15 @@ __all__ = [
     "FlowFailedError",
     "FlowSpec",
     "FlowStart",
+    "FunctionTool",
+    "GraphOrchestrator",
     "HoldfastClient",
     "Http",
     "InvalidCheckpointError",
+    "LinearOrchestrator",
     "Llm",
+    "Map",
+    "Memory",
     "NoCheckpointError",
     "Node",
     "NodeCancelledError",
@@ -191,6 +224,8 @@ __all__ = [
     "RunStatus",
     "RunnableResult",
     "RunnableStatus",
+    "SubFlow",
+    "Tool",
     "Transform",
     "Transformer",
     "UnserialisableError",
@@ -205,6 +240,8 @@ __all__ = [
     "option",
     "read_flow",
     "serialize_checkpoint",
+    "state",
+    "tool",
     "validate_checkpoint",
     "validate_node_state",
 ]

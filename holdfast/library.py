@@ -165,7 +165,7 @@ class Flow:
     ) -> RunnableResult:
         spec = self.spec()
         registry = Registry()
-        registry.add_instances(self.id, {node.id: own for node, own in zip(spec.nodes, self.nodes, strict=False)})
+        registry.add_flow(self)
         # A queue of the flow's own: only this process knows its nodes. After a crash, the same flow takes it up again.
         client = await _engine.client(f"{DEFAULT_TASK_QUEUE}-{self.id}")
         async with running_worker(client.temporal, task_queue=client.task_queue, registry=registry, graceful_seconds=1):

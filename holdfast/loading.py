@@ -10,7 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from holdfast.flows.nodes import BUILT_IN, Node, custom_params_check
+from holdfast.flows.kinds import is_custom
+from holdfast.flows.memory import Memory
+from holdfast.flows.nodes import Node, custom_params_check
 from holdfast.flows.spec import NodeSpec
 
 
@@ -24,6 +26,7 @@ class Loaded:
 
     classes: dict[str, type[Node]] = field(default_factory=dict[str, type[Node]])
     functions: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
+    memories: dict[str, Memory] = field(default_factory=dict[str, Memory])
 
     def add_class(self, cls: type[Node]) -> None:
         known = self.classes.get(cls.type)
@@ -52,13 +55,19 @@ def load_modules(modules: Iterable[str]) -> Loaded:
         for item in vars(module).values():
             if _is_custom_node(item):
                 loaded.add_class(item)
+            elif _is_memory(item):
+                loaded.memories[item.name] = item()
             elif inspect.isfunction(item) and item.__module__ == module.__name__:
                 loaded.add_function(item)
     return loaded
 
 
 def _is_custom_node(item: Any) -> TypeGuard[type[Node]]:
-    return isinstance(item, type) and issubclass(item, Node) and item is not Node and item not in BUILT_IN
+    return isinstance(item, type) and issubclass(item, Node) and item is not Node and is_custom(item.type)
+
+
+def _is_memory(item: Any) -> TypeGuard[type[Memory]]:
+    return isinstance(item, type) and issubclass(item, Memory) and item is not Memory
 
 
 def _import(name: str) -> ModuleType:

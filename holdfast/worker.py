@@ -7,26 +7,32 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from temporalio import activity
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from holdfast.activities.agents import AgentServices
 from holdfast.activities.cache import OutputCache
-from holdfast.activities.custom import CustomNodes, PythonFunctions
+from holdfast.activities.custom import CustomNodes, FunctionTools, PythonFunctions
 from holdfast.activities.execution import Body, Execution, NodeActivity, named
 from holdfast.activities.heartbeat import HeartbeatInterceptor
 from holdfast.activities.http import HttpNode
 from holdfast.activities.llm import LlmNode
+from holdfast.activities.memory import SqliteMemory
+from holdfast.activities.model_calls import ModelCalls
+from holdfast.activities.models import Models
 from holdfast.activities.pure import PureNodes
 from holdfast.activities.registry import Registry, load
 from holdfast.activities.threads import NodeThreads
 from holdfast.contracts import names
 from holdfast.contracts.calls import NodeCall
+from holdfast.contracts.messages import ModelCall, ModelReply
 from holdfast.engine.batch import run_batch
 from holdfast.engine.ports import NodeError
 from holdfast.engine.pure import PURE_NODES
@@ -46,6 +52,7 @@ PURE = (
     "pydantic_core",
     "jsonpath",
     "jinja2",
+    "jsonschema",
     "yaml",
 )
 
@@ -63,15 +70,19 @@ def sandbox() -> SandboxedWorkflowRunner:
 class Bodies:
     """What runs each node type on this worker."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, memory: SqliteMemory) -> None:
         self.threads = NodeThreads()
         self.http = HttpNode()
-        self.llm = LlmNode()
+        self.models = Models()
+        agents = AgentServices({memory.name: memory, **registry.memories}, self.threads)
         self._custom = CustomNodes(registry, self.threads).run
         self.by_activity: dict[str, Body] = {
             names.RUN_HTTP: self.http.run,
-            names.RUN_LLM: self.llm.run,
+            names.RUN_LLM: LlmNode(self.models).run,
             names.RUN_PYTHON: PythonFunctions(registry, self.threads).run,
+            names.RUN_TOOL: FunctionTools(registry, self.threads).run,
+            names.OPEN_AGENT: agents.open,
+            names.WRITE_MEMORY: agents.remember,
         }
         for kind_name, kind in KINDS.items():
             if kind_name in PURE_NODES and kind.activity is not None:
@@ -90,7 +101,7 @@ class Bodies:
     async def close(self) -> None:
         await self.threads.close()
         await self.http.close()
-        await self.llm.close()
+        await self.models.close()
 
 
 def _pure_body(function: Callable[[dict[str, Any], Any], Any]) -> Body:
@@ -98,6 +109,14 @@ def _pure_body(function: Callable[[dict[str, Any], Any], Any]) -> Body:
         return Execution(function(call.params, input_data))
 
     return body
+
+
+def _model_activity(calls: ModelCalls) -> Callable[[ModelCall], Awaitable[ModelReply]]:
+    @activity.defn(name=names.CALL_MODEL)
+    async def call_model(call: ModelCall) -> ModelReply:
+        return await calls(call)
+
+    return call_model
 
 
 @contextlib.asynccontextmanager
@@ -112,7 +131,8 @@ async def running_worker(
     max_cached_workflows: int = 1000,
 ) -> AsyncGenerator[Worker]:
     """A worker that runs while the block lasts."""
-    bodies = Bodies(registry or Registry())
+    memory = SqliteMemory(home() / "memory.db")
+    bodies = Bodies(registry or Registry(), memory)
     outputs = OutputCache(cache or home() / "cache.db")
     pure = PureNodes(run_batch, bodies.for_type, NodeError)
     worker = Worker(
@@ -121,6 +141,7 @@ async def running_worker(
         workflows=[FlowRun],
         activities=[
             pure.run,
+            _model_activity(ModelCalls(bodies.models)),
             *(named(name, NodeActivity(body, outputs)) for name, body in bodies.by_activity.items()),
         ],
         workflow_runner=runner(),
@@ -139,6 +160,7 @@ async def running_worker(
     finally:
         await bodies.close()
         outputs.close()
+        memory.close()
 
 
 async def serve(options: argparse.Namespace) -> None:

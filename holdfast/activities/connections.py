@@ -12,6 +12,8 @@ from holdfast.flows.nodes import NonRetryableError
 from holdfast.flows.shapes import is_object
 
 FILE_VARIABLE = "HOLDFAST_CONNECTIONS"
+# Known by the variables of their own SDKs, too: OPENAI_API_KEY, ANTHROPIC_BASE_URL.
+_OWN_VARIABLES = frozenset({"openai", "anthropic"})
 
 
 class Connection(BaseModel):
@@ -31,8 +33,8 @@ def resolve(name: str) -> Connection:
     for field in ("base_url", "api_key"):
         if value := os.environ.get(prefix + field.upper()):
             found[field] = value
-        elif name == "openai" and field not in found:
-            found[field] = os.environ.get(f"OPENAI_{field.upper()}") or None
+        elif name in _OWN_VARIABLES and field not in found:
+            found[field] = os.environ.get(f"{name.upper()}_{field.upper()}") or None
     try:
         connection = Connection.model_validate(found)
     except ValidationError as error:

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from temporalio import activity
 
@@ -14,8 +14,9 @@ from holdfast.activities.threads import NodeThreads
 from holdfast.checkpoints import values
 from holdfast.checkpoints.protocol import CheckpointableNode, CheckpointMixin
 from holdfast.contracts.calls import NodeCall
-from holdfast.flows.kinds import PythonParams
 from holdfast.flows.nodes import Node, NodeCancelledError
+from holdfast.flows.params import PythonParams, ToolParams
+from holdfast.flows.tools import arguments_for
 
 
 class CustomNodes:
@@ -43,9 +44,7 @@ class CustomNodes:
 
         node._save = save  # pyright: ignore[reportPrivateUsage]
         extra = {
-            "run_id": call.run_id,
-            "node_id": call.node_id,
-            "idempotency_key": call.idempotency_key,
+            **_identity(call),
             "attempt": activity.info().attempt,
             "state": state if not warnings else dict[str, Any](),
         }
@@ -56,10 +55,10 @@ class CustomNodes:
         return Execution(output, _own_state(node), warnings)
 
     def _restore(self, node: Node, call: NodeCall, state: dict[str, Any]) -> list[str]:
-        if not state or not isinstance(node, CheckpointableNode):
+        if not state or not _keeps_state(type(node)):
             return []
         try:
-            node.restore_from_checkpoint(state)
+            cast("CheckpointableNode", node).restore_from_checkpoint(state)
         except Exception as error:
             return [f"node {call.node_id!r}: its state could not be restored ({error!r}); it runs from scratch"]
         if isinstance(node, CheckpointMixin):
@@ -68,7 +67,13 @@ class CustomNodes:
 
 
 def _own_state(node: Node) -> dict[str, Any]:
-    return node.get_checkpoint_state() if isinstance(node, CheckpointableNode) else {}
+    return cast("CheckpointableNode", node).get_checkpoint_state() if _keeps_state(type(node)) else {}
+
+
+@lru_cache(maxsize=1024)
+def _keeps_state(kind: type[Node]) -> bool:
+    """Whether nodes of this class have state of their own. Asked for every execution, and slow to find out."""
+    return issubclass(kind, CheckpointableNode)
 
 
 def _state_after(node: Node, kept: dict[str, Any]) -> dict[str, Any]:
@@ -106,8 +111,25 @@ class PythonFunctions:
     async def run(self, call: NodeCall, input_data: Any) -> Execution:
         params = PythonParams.model_validate(call.params)
         function = self._registry.function(params.function) if params.function else _compiled(params.code or "", call)
-        extra = {"run_id": call.run_id, "node_id": call.node_id, "idempotency_key": call.idempotency_key}
-        return Execution(await self._threads.call(function, input_data, **_accepted(function, extra)))
+        return Execution(await self._threads.call(function, input_data, **_accepted(function, _identity(call))))
+
+
+class FunctionTools:
+    """Functions with typed arguments: what `@tool` makes."""
+
+    def __init__(self, registry: Registry, threads: NodeThreads) -> None:
+        self._registry = registry
+        self._threads = threads
+
+    async def run(self, call: NodeCall, input_data: Any) -> Execution:
+        function = self._registry.function(ToolParams.model_validate(call.params).function)
+        arguments = arguments_for(function, input_data)
+        given = {"attempt": activity.info().attempt, **_identity(call)}
+        return Execution(await self._threads.call(function, **arguments, **_accepted(function, given)))
+
+
+def _identity(call: NodeCall) -> dict[str, Any]:
+    return {"run_id": call.run_id, "node_id": call.node_id, "idempotency_key": call.idempotency_key}
 
 
 def _compiled(code: str, call: NodeCall) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ class Execution:
     output: Any
     internal_state: dict[str, Any] = field(default_factory=dict[str, Any])
     warnings: list[str] = field(default_factory=list[str])
+    usage: dict[str, Any] | None = None
 
 
 class FailedNodeError(Exception):
@@ -43,6 +44,7 @@ async def execute(call: NodeCall, body: Body) -> NodeReply:
         output=values.encode(execution.output, f"the output of node {call.node_id!r}: output"),
         internal_state=values.encode(execution.internal_state, f"the state of node {call.node_id!r}: state"),
         warnings=execution.warnings,
+        usage=execution.usage,
     )
 
 
@@ -58,9 +60,9 @@ class NodeActivity:
         try:
             reply = await (self._cached(call) if call.cache else execute(call, self._body))
         except FailedNodeError as fault:
-            raise _failure(call, fault.error, fault.internal_state, attempt) from fault.error
+            raise failed(f"node {call.node_id!r}", fault.error, fault.internal_state, attempt) from fault.error
         except Exception as error:
-            raise _failure(call, error, saved().state, attempt) from error
+            raise failed(f"node {call.node_id!r}", error, saved().state, attempt) from error
         reply.attempt = attempt
         for warning in reply.warnings:
             activity.logger.warning(warning)
@@ -76,9 +78,10 @@ class NodeActivity:
         return reply
 
 
-def _failure(call: NodeCall, error: Exception, state: dict[str, Any], attempt: int) -> ApplicationError:
+def failed(what: str, error: Exception, state: dict[str, Any], attempt: int) -> ApplicationError:
+    """The error as the activity's failure, logged."""
     # Said once, with the author's own traceback; the SDK's log of the same would add its own frames around it.
-    activity.logger.warning("node %r failed on attempt %d: %s", call.node_id, attempt, error, exc_info=error)
+    activity.logger.warning("%s failed on attempt %d: %s", what, attempt, error, exc_info=error)
     return failure_of(error, state, attempt)
 
 

@@ -22,9 +22,13 @@ _BEATS_PER_TIMEOUT = 5
 
 @dataclass
 class Saved:
-    """What the node has saved in this attempt or an earlier one, and whether the run still wants it."""
+    """What the node has saved in this attempt or an earlier one, and whether the run still wants it.
+
+    `partial` is for those who watch, and of this attempt alone: the text a model has written so far.
+    """
 
     state: dict[str, Any] = field(default_factory=dict[str, Any])
+    partial: str = ""
     beat: Callable[[], None] = field(default=lambda: None)
     cancelled: bool = False
 
@@ -35,6 +39,14 @@ _saved: ContextVar[Saved] = ContextVar("holdfast_saved")
 def saved() -> Saved:
     """The state of the activity this is called from."""
     return _saved.get()
+
+
+def show(text: str) -> None:
+    """Lets those who watch see the text so far. Outside an activity nobody does."""
+    held = _saved.get(None)
+    if held is not None:
+        held.partial = text
+        held.beat()
 
 
 class HeartbeatInterceptor(Interceptor):
@@ -88,8 +100,14 @@ class _Pulse:
         self._timer = self._after_interval()
 
     def _send(self) -> None:
-        if not self._stopped:
-            activity.heartbeat(*([self._held.state] if self._held.state else []))
+        if self._stopped:
+            return
+        held = self._held
+        # The state is always the first detail: that is where the next attempt looks for it.
+        details = [held.state] if held.state or held.partial else []
+        if held.partial:
+            details.append({"partial": held.partial})
+        activity.heartbeat(*details)
 
     def beat(self) -> None:
         """Now, from any thread."""

@@ -8,7 +8,7 @@ from holdfast.activities.connections import resolve
 from holdfast.activities.execution import Execution
 from holdfast.activities.failures import ExternalError
 from holdfast.contracts.calls import NodeCall
-from holdfast.flows.kinds import HttpParams
+from holdfast.flows.params import HttpParams
 from holdfast.flows.templates import render
 
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})

@@ -4,7 +4,7 @@ Pure data and pure functions. A transition is never changed once recorded; a sta
 transitions it was folded from, so they must not be changed either.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,7 @@ from holdfast.checkpoints.models import (
     NodeRecord,
     RunnableStatus,
 )
-from holdfast.flows.ids import checkpoint_id
+from holdfast.flows.ids import checkpoint_id, is_nested, is_within, root_of
 from holdfast.flows.spec import CheckpointConfig
 
 
@@ -57,6 +57,24 @@ class NodeCompleted(_Base):
     attempts: int = 1
     cached: bool = False
     warnings: list[str] = Field(default_factory=list[str])
+    usage: dict[str, Any] | None = None
+
+
+class NodeAdvanced(_Base):
+    """A step inside a node that has several: an agent's loop, a tool's result, an item of a map, a state of a graph.
+
+    `event` says which. The step changes the node's `internal_state`: fields are assigned, lists extended, mappings
+    merged. `forget` names a path inside the node whose own state is no longer needed, because its result is in here.
+    """
+
+    kind: Literal["node_advanced"] = "node_advanced"
+    event: str
+    assign: dict[str, Any] = Field(default_factory=dict[str, Any])
+    extend: dict[str, list[Any]] = Field(default_factory=dict[str, list[Any]])
+    merge: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
+    forget: str | None = None
+    usage: dict[str, Any] | None = None
+    detail: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class NodeFailed(_Base):
@@ -96,6 +114,7 @@ Transition = Annotated[
     | RunResumed
     | NodeStarted
     | NodeCompleted
+    | NodeAdvanced
     | NodeFailed
     | NodeSkipped
     | RunCompleted
@@ -105,6 +124,9 @@ Transition = Annotated[
 ]
 
 _DONE = {"node_completed", "node_failed", "node_skipped"}
+# Steps that are listed as checkpoints: always, and only when the author wants those inside a node as well.
+_STATES = {"state_completed", "task_completed", "batch_completed"}
+_INSIDE = {"loop_completed", "iteration_completed"}
 
 
 def apply(state: CheckpointRecord, transition: Transition) -> None:
@@ -126,6 +148,9 @@ def apply(state: CheckpointRecord, transition: Transition) -> None:
             )
         case NodeCompleted():
             _finish(state, transition, RunnableStatus.SUCCESS, output_data=transition.output_data, done=True)
+            _add_usage(state, transition.usage)
+        case NodeAdvanced():
+            _advance(state, transition)
         case NodeFailed():
             _finish(state, transition, RunnableStatus.FAILURE, error=transition.error, done=transition.handled)
         case NodeSkipped():
@@ -175,8 +200,39 @@ def _finish(
             **fields,
         }
     )
-    if done:
+    if done and not is_nested(transition.path):
         _complete(state, transition.path)
+
+
+def _advance(state: CheckpointRecord, transition: NodeAdvanced) -> None:
+    before = state.node_states[transition.path]
+    known = before.internal_state
+    now = {**known, **transition.assign}
+    now |= {name: [*(known.get(name) or []), *items] for name, items in transition.extend.items()}
+    now |= {name: {**(known.get(name) or {}), **entries} for name, entries in transition.merge.items()}
+    state.node_states[transition.path] = before.model_copy(update={"internal_state": now})
+    if transition.forget is not None:
+        inside = [path for path in state.node_states if is_within(path, transition.forget)]
+        for path in inside:
+            del state.node_states[path]
+    _add_usage(state, transition.usage)
+
+
+def _add_usage(state: CheckpointRecord, usage: dict[str, Any] | None) -> None:
+    """What all model calls of the run have used. A sum without a known price stays without one."""
+    if not usage:
+        return
+    known: dict[str, Any] = state.metadata.get("usage") or {}
+    state.metadata["usage"] = add_usage(known, usage)
+
+
+def add_usage(known: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The sum of two usages, field by field."""
+    total = dict(known)
+    for name, value in more.items():
+        if value is not None:
+            total[name] = (total.get(name) or 0) + value
+    return total
 
 
 def _complete(state: CheckpointRecord, path: str) -> None:
@@ -197,6 +253,9 @@ def _resume(state: CheckpointRecord, transition: RunResumed) -> None:
                 update={"status": RunnableStatus.UNDEFINED, "output_data": None, "error": None, "completed_at": None}
             )
     forgotten = set(transition.forgotten)
+    for path, inside in state.node_states.items():
+        if is_nested(path) and root_of(path) in forgotten and inside.status == RunnableStatus.RUNNING:
+            state.node_states[path] = inside.model_copy(update={"status": RunnableStatus.UNDEFINED})
     state.completed_node_ids = [node_id for node_id in state.completed_node_ids if node_id not in forgotten]
     known_pending = set(state.pending_node_ids)
     state.pending_node_ids += [node_id for node_id in transition.forgotten if node_id not in known_pending]
@@ -214,9 +273,13 @@ def is_checkpoint(transition: Transition, config: CheckpointConfig) -> bool:
     """Whether the author wants a checkpoint listed after this transition. The state exists at every one of them."""
     if not config.enabled or transition.kind in ("run_started", "node_started"):
         return False
+    if root_of(transition.path) in config.exclude_nodes:
+        return False
+    if transition.kind == "node_advanced":
+        return config.checkpoint_mid_agent_loop if transition.event in _INSIDE else transition.event in _STATES
+    if is_nested(transition.path):
+        return False
     if transition.kind in _DONE:
-        if transition.path in config.exclude_nodes:
-            return False
         return config.checkpoint_on_failure if transition.kind == "node_failed" else config.checkpoint_after_node
     if transition.kind == "run_failed":
         return config.checkpoint_on_failure
@@ -238,8 +301,9 @@ def summaries(
                     sequence_number=state.sequence_number,
                     status=state.status,
                     created_at=transition.at,
-                    event=transition.kind,
+                    event=transition.event if isinstance(transition, NodeAdvanced) else transition.kind,
                     node_id=transition.path or None,
+                    detail=transition.detail if isinstance(transition, NodeAdvanced) else {},
                     completed=len(state.completed_node_ids),
                     total=len(state.completed_node_ids) + len(state.pending_node_ids),
                 )

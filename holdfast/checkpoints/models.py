@@ -229,3 +229,5 @@ class CheckpointSummary(BaseModel):
     node_id: str | None = None
     completed: int
     total: int
+    detail: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Where inside the node: an agent's loop and its limit, an item of a map, a state of a graph."""

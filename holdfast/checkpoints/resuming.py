@@ -7,7 +7,7 @@ from holdfast.checkpoints.ledger import RunResumed
 from holdfast.checkpoints.models import CheckpointRecord, CheckpointStatus, RunnableStatus
 from holdfast.flows import graph
 from holdfast.flows.check import dependencies
-from holdfast.flows.ids import checkpoint_id
+from holdfast.flows.ids import checkpoint_id, is_nested, root_of
 from holdfast.flows.spec import FlowSpec
 
 
@@ -34,7 +34,7 @@ def plan_resume(flow: FlowSpec, record: CheckpointRecord) -> ResumePlan:
     warnings = [
         f"node {node_id!r} is no longer in the flow; its state is dropped"
         for node_id in record.node_states
-        if node_id not in types
+        if root_of(node_id) not in types
     ]
     completed = set(record.completed_node_ids)
     # Whatever is done again, or has such a node upstream.
@@ -62,6 +62,7 @@ def rebase(record: CheckpointRecord, flow: FlowSpec, run_id: str) -> CheckpointR
     types = {node.id: node.type for node in flow.nodes}
     # What a node of another type has left behind would mean nothing to this one.
     states = {node_id: state for node_id, state in record.node_states.items() if types.get(node_id) == state.node_type}
+    states |= {path: state for path, state in record.node_states.items() if is_nested(path) and root_of(path) in states}
     completed = [node_id for node_id in record.completed_node_ids if node_id in states]
     done = set(completed)
     return record.fork(

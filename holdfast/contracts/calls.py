@@ -19,6 +19,7 @@ class RunConfig(Wire):
     """How a run is executed. Everything has a default; nothing here changes what the flow computes."""
 
     continue_after_events: int = Field(default=4000, ge=10)
+    continue_after_bytes: int = Field(default=10 * 2**20, ge=1000)
     heartbeat_seconds: float = Field(default=8.0, gt=0, le=LONGEST_SECONDS)
 
 
@@ -32,6 +33,8 @@ class FlowStart(Wire):
     resumed_from: str | None = None
     key_base: str | None = None
     """What idempotency keys start with. A resumed run keeps its parent's: one key for one effect."""
+    parent_checkpoint_id: str | None = None
+    """For a flow inside another one: the checkpoint of the outer run at which it was started."""
 
 
 class NodeOutcome(Wire):
@@ -65,6 +68,7 @@ class NodeCall(Wire):
     flow_id: str
     idempotency_key: str
     cache: bool = False
+    stream: bool = False
 
 
 class NodeReply(Wire):
@@ -75,6 +79,8 @@ class NodeReply(Wire):
     attempt: int = 1
     cached: bool = False
     warnings: list[str] = Field(default_factory=list[str])
+    usage: dict[str, Any] | None = None
+    """What its model calls have used; the fields of `messages.Usage`."""
 
 
 class NodeFailure(Wire):
@@ -94,6 +100,8 @@ class PureBatch(Wire):
     tolerated: list[str] = Field(default_factory=list[str])
     above: dict[str, list[str]] = Field(default_factory=dict[str, list[str]])
     """For a node with a transformer, which may read all that is above it (`$..x`): which of `results` that is."""
+    inputs: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Inputs that are given, for nodes that have no place in a flow: items of a map."""
     run_id: str
     flow_id: str
     key_base: str

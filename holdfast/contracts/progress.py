@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Any
 
 from holdfast.checkpoints.ledger import (
+    NodeAdvanced,
     NodeCompleted,
     NodeFailed,
     NodeSkipped,
@@ -16,6 +17,7 @@ from holdfast.checkpoints.ledger import (
     Transition,
 )
 from holdfast.checkpoints.models import CheckpointRecord, RunnableStatus
+from holdfast.flows.ids import is_nested, root_of
 from holdfast.flows.spec import FlowSpec
 
 _SHOWN = 15
@@ -28,7 +30,7 @@ class Progress:
     def __init__(self, flow: FlowSpec, base: CheckpointRecord) -> None:
         self._flow = flow
         self._total = len(flow.nodes)
-        states = base.node_states.values()
+        states = [known for path, known in base.node_states.items() if not is_nested(path)]
         self._done = set(base.completed_node_ids)
         self._skipped = {known.node_id for known in states if known.status == RunnableStatus.SKIP}
         self._running = {known.node_id: known.node_type for known in states if known.status == RunnableStatus.RUNNING}
@@ -39,6 +41,24 @@ class Progress:
         self._state = "running"
 
     def note(self, transition: Transition) -> None:
+        if isinstance(transition, NodeAdvanced):
+            self._step(transition)
+        elif not is_nested(transition.path):
+            self._note(transition)
+
+    def _step(self, transition: NodeAdvanced) -> None:
+        """Where a node with several steps is."""
+        path, detail = root_of(transition.path), transition.detail
+        if path != transition.path or path not in self._running:
+            return
+        if "loop" in detail:
+            self._running[path] = f"loop {detail['loop']} of {detail['max_loops']}"
+        elif "total" in detail and "done" in detail:
+            self._running[path] = f"{detail['done']} of {detail['total']}"
+        elif "state" in detail:
+            self._running[path] = f"after state {detail['state']}"
+
+    def _note(self, transition: Transition) -> None:
         match transition:
             case NodeStarted():
                 self._running[transition.path] = transition.node_type

@@ -64,6 +64,8 @@ class _Batch:
         return reply
 
     def _input(self, node: NodeSpec) -> Any:
+        if node.id in self._batch.inputs:
+            return self._batch.inputs[node.id]
         above: set[str] = set()
         if node.input_transformer is not None:
             outside = self._batch.above.get(node.id, self._batch.results.keys())

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.flows import selectors
-from holdfast.flows.kinds import DelayParams, seconds_of
+from holdfast.flows.params import DelayParams, seconds_of
 from holdfast.flows.shapes import is_object
 
 

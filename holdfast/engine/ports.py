@@ -4,7 +4,8 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from holdfast.checkpoints.ledger import Transition
-from holdfast.contracts.calls import NodeCall, NodeReply, PureBatch, PureReply
+from holdfast.contracts.calls import FlowResult, FlowStart, NodeCall, NodeReply, PureBatch, PureReply
+from holdfast.contracts.messages import ModelCall, ModelReply
 from holdfast.flows.spec import NodeSpec
 
 
@@ -27,6 +28,14 @@ class Ports(Protocol):
 
     async def run_node(self, node: NodeSpec, call: NodeCall) -> NodeReply:
         """Executes an effectful node, with its retries; NodeError when it failed for good."""
+        ...
+
+    async def call_model(self, node: NodeSpec, call: ModelCall) -> ModelReply:
+        """Asks a model, with the retries of `node`; NodeError when it failed for good."""
+        ...
+
+    async def run_child(self, node: NodeSpec, start: FlowStart, run_id: str) -> FlowResult:
+        """Runs a flow as a run of its own, to its end. A failed one is a result; NodeError when it has none."""
         ...
 
     async def run_pure(self, batch: PureBatch) -> PureReply:

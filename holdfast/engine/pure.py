@@ -6,13 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.flows.kinds import (
-    TransformParams,
-    ValidateChoicesParams,
-    ValidateParams,
-    ValidateRegexParams,
-)
 from holdfast.flows.nodes import NonRetryableError
+from holdfast.flows.params import TransformParams, ValidateChoicesParams, ValidateParams, ValidateRegexParams
 from holdfast.flows.shapes import is_object
 from holdfast.flows.templates import render
 

@@ -8,7 +8,7 @@ from holdfast.checkpoints.models import CheckpointRecord, NodeRecord, RunnableSt
 from holdfast.contracts.calls import NodeOutcome
 from holdfast.flows import selectors
 from holdfast.flows.conditions import holds
-from holdfast.flows.kinds import ChoiceParams
+from holdfast.flows.params import ChoiceParams
 from holdfast.flows.shapes import is_object
 from holdfast.flows.spec import Dependency, FlowSpec, NodeSpec
 

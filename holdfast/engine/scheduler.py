@@ -18,16 +18,18 @@ from holdfast.checkpoints.ledger import (
     RunCancelled,
     RunCompleted,
     RunFailed,
-    Transition,
 )
 from holdfast.checkpoints.models import RunnableStatus
-from holdfast.contracts.calls import NodeCall, NodeOutcome, NodeReply, PureBatch, PureOutcome
+from holdfast.contracts.calls import NodeOutcome, NodeReply, PureBatch, PureOutcome
 from holdfast.engine import rules
 from holdfast.engine.delays import wake_time
+from holdfast.engine.drivers import DRIVERS
+from holdfast.engine.gate import Gate
 from holdfast.engine.ports import NodeError, Ports
+from holdfast.engine.scope import Job, Scope
 from holdfast.flows import graph
 from holdfast.flows.check import dependencies
-from holdfast.flows.kinds import INLINE, is_fusable
+from holdfast.flows.kinds import COMPOSITE, INLINE, is_fusable
 from holdfast.flows.selectors import transform
 from holdfast.flows.spec import FlowSpec, NodeSpec
 
@@ -66,18 +68,21 @@ class FlowDriver:
         self._held: list[str] = []
         self._claimed: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._timers: set[str] = set()
+        self._gate = Gate(ports.should_park, self._settled)
+        self._scope = Scope(flow.id, ledger, ports, self._gate, key_base, DRIVERS)
         self._idle: asyncio.Future[None] | None = None
 
     async def run(self) -> bool:
         """Runs to the end and records it: True. False: everything is parked and the run is to go on elsewhere."""
         self._idle = asyncio.get_running_loop().create_future()
         try:
+            self._gate.enter()
             self._pump()
+            self._gate.leave()
             await self._idle
         except asyncio.CancelledError:
             await self._abandon(list(self._tasks.values()))
-            self._record(RunCancelled(at=self._ports.now()))
+            self._scope.record(RunCancelled(at=self._ports.now()))
             raise
         if self._held or self._tasks:
             await self._abandon(list(self._tasks.values()))
@@ -90,9 +95,9 @@ class FlowDriver:
                 "node_id": first.node_id,
                 "failed_nodes": [failed.node_id for failed in failures],
             }
-            self._record(RunFailed(at=self._ports.now(), error=error))
+            self._scope.record(RunFailed(at=self._ports.now(), error=error))
         else:
-            self._record(RunCompleted(at=self._ports.now()))
+            self._scope.record(RunCompleted(at=self._ports.now()))
         return True
 
     async def _abandon(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -100,9 +105,13 @@ class FlowDriver:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _record(self, transition: Transition) -> None:
-        self._ledger.record(transition)
-        self._ports.recorded(transition)
+    def _settled(self) -> None:
+        """Nothing is in flight: the run is at its end, or all of it stands where it can be carried over."""
+        if self._idle is None or self._idle.done():
+            return
+        standing = self._held or self._gate.resting or self._gate.parked
+        if not self._tasks or (standing and self._ports.should_park()):
+            self._idle.set_result(None)
 
     def _outcome(self, node_id: str) -> NodeOutcome:
         return rules.outcome(self._ledger.state.node_states[node_id])
@@ -133,13 +142,6 @@ class FlowDriver:
                 self._pure.append(node.id)
             else:
                 self._start(node.id, self._run_delay(node) if node.type == "delay" else self._run_effectful(node))
-        running = len(self._tasks) - (len(self._timers) if self._parking() else 0)
-        if running == 0 and self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
-
-    def _parking(self) -> bool:
-        # A timer's end is known, so it need not be waited for: the next execution sets it again.
-        return bool(self._held or self._timers) and self._ports.should_park()
 
     def _settle(self, node_id: str) -> None:
         self._unfinished.discard(node_id)
@@ -151,6 +153,7 @@ class FlowDriver:
                 self._queue.append(dependant)
 
     def _start(self, name: str, work: Any) -> None:
+        self._gate.enter()
         self._tasks[name] = asyncio.create_task(self._guard(name, work), name=name)
 
     async def _guard(self, name: str, work: Any) -> None:
@@ -159,6 +162,7 @@ class FlowDriver:
             await work
             del self._tasks[name]
             self._pump()
+            self._gate.leave()
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -174,7 +178,7 @@ class FlowDriver:
     def _begin(
         self, node: NodeSpec, input_data: Any, state: dict[str, Any] | None = None, at: datetime | None = None
     ) -> None:
-        self._record(
+        self._scope.record(
             NodeStarted(
                 at=at or self._ports.now(),
                 path=node.id,
@@ -185,7 +189,7 @@ class FlowDriver:
         )
 
     def _complete(self, node: NodeSpec, reply: NodeReply, at: datetime | None = None) -> None:
-        self._record(
+        self._scope.record(
             NodeCompleted(
                 at=at or self._ports.now(),
                 path=node.id,
@@ -194,6 +198,7 @@ class FlowDriver:
                 attempts=reply.attempt,
                 cached=reply.cached,
                 warnings=reply.warnings,
+                usage=reply.usage,
             )
         )
         self._settle(node.id)
@@ -202,7 +207,7 @@ class FlowDriver:
         blocked = any(dependency.node in self._stuck for dependency in node.depends)
         if blocked:
             self._stuck.add(node.id)
-        self._record(
+        self._scope.record(
             NodeSkipped(at=at or self._ports.now(), path=node.id, node_type=node.type, reason=reason, blocked=blocked)
         )
         self._settle(node.id)
@@ -213,7 +218,7 @@ class FlowDriver:
         handled = rules.handles_failure(node, dependants, result)
         if not handled:
             self._stuck.add(node.id)
-        self._record(
+        self._scope.record(
             NodeFailed(
                 at=at or self._ports.now(),
                 path=node.id,
@@ -231,23 +236,14 @@ class FlowDriver:
         return known.internal_state if known is not None else {}
 
     async def _run_effectful(self, node: NodeSpec) -> None:
-        input_data = self._input(node)
-        state = self._earlier_state(node.id)
-        self._begin(node, input_data, state)
-        call = NodeCall(
-            node_id=node.id,
-            path=node.id,
-            type=node.type,
-            params=node.params,
-            input_data=input_data,
-            internal_state=state,
-            run_id=self._ledger.state.run_id,
-            flow_id=self._flow.id,
-            idempotency_key=f"{self._key_base}/{node.id}",
-            cache=node.caching.enabled,
-        )
+        job = Job(node, node.id, node.id, self._input(node))
         try:
-            reply = await self._ports.run_node(node, call)
+            if node.type in COMPOSITE:
+                reply = await self._scope.composite(self._scope.begin(job))
+            else:
+                state = self._earlier_state(node.id)
+                self._begin(node, job.input_data, state)
+                reply = await self._scope.leaf(job, state)
         except NodeError as error:
             self._fail(node, error)
         else:
@@ -270,13 +266,9 @@ class FlowDriver:
                 state = {"wake_at": wake_at.isoformat()}
             self._begin(node, input_data, state)
         remaining = datetime.fromisoformat(state["wake_at"]) - self._ports.now()
-        self._timers.add(node.id)
-        # A timer that begins while everything else is parked must not keep the rest waiting for its end.
-        self._pump()
-        try:
+        # A timer's end is known, so it need not be waited for: the next execution sets it again.
+        async with self._gate.rest():
             await self._ports.sleep(node, max(timedelta(), remaining).total_seconds())
-        finally:
-            self._timers.discard(node.id)
         self._complete(node, NodeReply(output=state, internal_state=state))
 
     async def _run_pure(self) -> None:
@@ -330,7 +322,7 @@ class FlowDriver:
             self._fail(node, NodeError(result.error or {}, result.internal_state), at=result.completed_at)
         else:
             # The batch has applied the node's output transformer already.
-            self._record(
+            self._scope.record(
                 NodeCompleted(
                     at=result.completed_at,
                     path=node.id,

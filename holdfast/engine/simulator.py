@@ -13,16 +13,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.checkpoints import values
 from holdfast.checkpoints.ledger import Ledger, RunStarted, Transition
-from holdfast.checkpoints.models import CheckpointRecord
+from holdfast.checkpoints.models import CheckpointRecord, CheckpointStatus
 from holdfast.checkpoints.resuming import plan_resume, rebase
-from holdfast.contracts.calls import NodeCall, NodeReply, PureBatch, PureReply
-from holdfast.engine.batch import run_batch, run_pure_node
+from holdfast.contracts.calls import FlowResult, FlowStart, NodeCall, NodeReply, PureBatch, PureReply
+from holdfast.contracts.messages import ModelCall, ModelReply, Usage
+from holdfast.contracts.names import OPEN_AGENT
+from holdfast.contracts.prompts import open_agent
+from holdfast.contracts.results import pack
+from holdfast.contracts.scripted import NoReplyError, scripted_reply
+from holdfast.engine.batch import describe_error, run_batch, run_pure_node
 from holdfast.engine.ports import NodeError
 from holdfast.engine.pure import PURE_NODES
 from holdfast.engine.scheduler import FlowDriver
-from holdfast.flows.kinds import INLINE
+from holdfast.flows.kinds import COMPOSITE, INLINE
 from holdfast.flows.spec import FlowSpec, NodeSpec
 
+# Parts of a path that say when, not what.
+_STEPS = frozenset({"loop", "step", "task"})
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -32,19 +39,22 @@ class Scripted(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     output: Any = None
+    outputs: list[Any] | None = None
     error: str | None = None
     seconds: float = Field(default=0.0, ge=0)
+    replies: list[Any] | None = None
+    """For an agent or a manager: what its model says, in turn."""
 
 
 class NotScriptedError(LookupError):
     """Nodes that would touch the world and have no scripted result."""
 
-    def __init__(self, missing: list[str]) -> None:
+    def __init__(self, missing: list[str], example: str = "output: {…}") -> None:
         self.missing = missing
         names = ", ".join(map(repr, missing))
         super().__init__(
             f"[simulate/not-scripted] no scripted result for {names}; "
-            f"add for example '{missing[0]}: {{output: {{…}}}}' to the script"
+            f"add for example '{missing[0]}: {{{example}}}' to the script"
         )
 
 
@@ -82,12 +92,14 @@ class Simulation:
         run_id: str = "simulated",
         park_after: int | None = None,
     ) -> None:
+        """Scripts are by node; what is inside a node has its place in front: `agent/tool`, `flow/node`."""
         self.flow = flow
         self.executed: list[str] = []
         self.started_at = EPOCH
         self._script = script
         self._run_id = run_id
         self._park_after = park_after
+        self._calls: dict[str, int] = {}
         self.ledger = Ledger(CheckpointRecord(flow_id=flow.id, run_id=run_id))
         missing = [node.id for node in flow.nodes if node.id not in script and _needs_script(node)]
         if missing:
@@ -96,10 +108,10 @@ class Simulation:
     def run(self, input_data: Any = None, base: CheckpointRecord | None = None) -> CheckpointRecord:
         """Runs from the beginning, or from a checkpoint, and returns the last state."""
         with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
-            runner.run(self._run(values.encode(input_data, "input"), base))
+            runner.run(self.play(values.encode(input_data, "input"), base))
         return self.ledger.at()
 
-    async def _run(self, input_data: Any, base: CheckpointRecord | None) -> None:
+    async def play(self, input_data: Any, base: CheckpointRecord | None) -> None:
         if base is None:
             ids = [node.id for node in self.flow.nodes]
             base = CheckpointRecord(
@@ -129,6 +141,44 @@ class Simulation:
         # A pure node with retries or a timeout of its own comes here too.
         return await run_pure_node(call, self._perform)
 
+    async def call_model(self, node: NodeSpec, call: ModelCall) -> ModelReply:
+        self.executed.append(call.path)
+        owner, scripted = self._scripted(call.path)
+        replies = call.model.get("replies") or scripted.replies
+        if replies is None:
+            raise NotScriptedError([owner], "replies: […]")
+        await asyncio.sleep(scripted.seconds)
+        try:
+            message = scripted_reply(replies, call.messages)
+        except NoReplyError as error:
+            raise NodeError({"type": "ScriptEnded", "message": str(error)}) from error
+        return ModelReply(message=message.as_data(), usage=Usage(llm_calls=1), model="scripted")
+
+    async def run_child(self, node: NodeSpec, start: FlowStart, run_id: str) -> FlowResult:
+        # A batch of a map has the map itself inside, with the names it always has.
+        inside = {name.removeprefix(f"{node.id}/"): scripted for name, scripted in self._script.items()}
+        child = self.inside(start.flow, {**self._script, **inside}, run_id)
+        child.started_at = self.started_at
+        await child.play(start.input_data, start.base)
+        state = child.ledger.state
+        return pack(state, "completed" if state.status == CheckpointStatus.COMPLETED else "failed")
+
+    def inside(self, flow: FlowSpec, script: Mapping[str, Scripted], run_id: str) -> "Simulation":
+        """The simulation of a run inside this one."""
+        child = Simulation(flow, script, run_id=run_id)
+        child.executed = self.executed
+        return child
+
+    def _scripted(self, path: str) -> tuple[str, Scripted]:
+        """What is written for the nearest node around a path, and its name; an empty one when nothing is."""
+        parts = [part.partition("[")[0] for part in path.split("/")]
+        named = [part for part in parts if part not in _STEPS]
+        for length in range(len(named), 0, -1):
+            name = "/".join(named[:length])
+            if name in self._script:
+                return name, self._script[name]
+        return "/".join(named[:-1]) or named[0], Scripted()
+
     async def run_pure(self, batch: PureBatch) -> PureReply:
         return await run_batch(batch, self._perform, self.now)
 
@@ -142,13 +192,25 @@ class Simulation:
         pass
 
     async def _perform(self, call: NodeCall) -> NodeReply:
-        self.executed.append(call.node_id)
-        scripted = self._script.get(call.node_id, Scripted())
+        if call.type == OPEN_AGENT:
+            try:
+                opened = open_agent(call.params, values.decode(call.input_data), [])
+            except ValueError as error:
+                raise NodeError(describe_error(error)) from error
+            return NodeReply(output=values.encode(opened, f"the prompt of {call.node_id!r}"))
+        self.executed.append(call.path)
+        name, scripted = self._scripted(call.path)
         await asyncio.sleep(scripted.seconds)
         if scripted.error is not None:
             raise NodeError({"type": "Scripted", "message": scripted.error})
-        return NodeReply(output=values.encode(scripted.output, f"the scripted output of {call.node_id!r}"))
+        output = scripted.output
+        if scripted.outputs is not None:
+            number = self._calls[name] = self._calls.get(name, 0) + 1
+            output = scripted.outputs[min(number, len(scripted.outputs)) - 1]
+        return NodeReply(output=values.encode(output, f"the scripted output of {name!r}"))
 
 
 def _needs_script(node: NodeSpec) -> bool:
-    return node.type not in INLINE and node.type not in PURE_NODES and node.type != "delay"
+    """Composite nodes are looked into when they run."""
+    known = node.type in INLINE or node.type in PURE_NODES or node.type in COMPOSITE
+    return not known and node.type != "delay"

@@ -6,28 +6,27 @@ about the place of a fault differs. Reading raw YAML into models is in `reading.
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from pydantic import ValidationError
 
 from holdfast.flows import graph, selectors, templates
 from holdfast.flows.conditions import Condition
-from holdfast.flows.faults import Fault, FlowDefinitionError, Place
-from holdfast.flows.kinds import KINDS, is_custom
+from holdfast.flows.expressions import check_condition, check_selector
+from holdfast.flows.faults import Fault, FlowDefinitionError, Locate, ParamsCheck, Place
+from holdfast.flows.inside import check_inside
+from holdfast.flows.kinds import COMPOSITE, KINDS, is_custom
 from holdfast.flows.shapes import is_array, is_object
 from holdfast.flows.spec import Dependency, FlowSpec, NodeSpec
 
-Locate = Callable[..., Place]
-ParamsCheck = Callable[[NodeSpec], list[str]]
-"""Checks a custom node's parameters with its own class, and returns complaints."""
-
-_EFFECTFUL = frozenset({"llm", "http", "delay", "activity"})
-_NEVER_CACHED = frozenset({"choice", "pass", "delay", "activity"})
+_EFFECTFUL = frozenset({"llm", "http", "delay", "activity", "tool"}) | COMPOSITE
+_NEVER_CACHED = frozenset({"choice", "pass", "delay", "activity"}) | COMPOSITE
 _NODE_ID = re.compile(r"[^\s/@\[\]]+")
 _TEMPLATED = {
     "llm": ("prompt", "system", "messages"),
     "http": ("url", "headers", "query", "body"),
     "transform": ("template",),
+    "agent": ("system", "prompt"),
 }
 
 
@@ -54,17 +53,24 @@ def check(
     """
     faults = [*_check_ids(flow, locate, unread)]
     for node in flow.nodes:
-        faults += _check_type(node, locate, custom)
-        faults += _check_reserved(node, locate)
-        faults += _check_transformers(node, locate)
-        faults += _check_choice_output(node, locate)
-        faults += _check_caching(node, locate)
-        faults += _check_templates(node, locate)
+        faults += _check_node(node, locate, custom)
     faults += _check_edges(flow, locate, unread)
     faults += _check_excluded(flow, locate, unread)
     cyclic = [*_check_cycles(flow, locate)]
     # What is upstream is undefined in a cycle, and unknown behind a node that was not read; the rest would be noise.
     return faults + (cyclic or ([] if unread else [*_check_references(flow, locate)]))
+
+
+def _check_node(node: NodeSpec, locate: Locate, custom: Mapping[str, ParamsCheck] | None) -> list[Fault]:
+    faults = [*_check_type(node, locate, custom)]
+    if not faults and node.type in COMPOSITE:
+        faults += check_inside(node, locate, custom, _check_node, check)
+    faults += _check_reserved(node, locate)
+    faults += _check_transformers(node, locate)
+    faults += _check_choice_output(node, locate)
+    faults += _check_caching(node, locate)
+    faults += _check_templates(node, locate)
+    return faults
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -172,7 +178,8 @@ def _remedy_for(error_type: str) -> str:
 
 def _check_reserved(node: NodeSpec, locate: Locate) -> Iterator[Fault]:
     for name in ("approval", "streaming"):
-        if getattr(node, name).enabled:
+        streams = name == "streaming" and node.type in ("llm", "agent")
+        if getattr(node, name).enabled and not streams:
             yield Fault(
                 "node/not-yet",
                 f"{name!r} is reserved and does nothing in this version",
@@ -184,10 +191,10 @@ def _check_reserved(node: NodeSpec, locate: Locate) -> Iterator[Fault]:
 def _check_transformers(node: NodeSpec, locate: Locate) -> Iterator[Fault]:
     for name in ("input_transformer", "output_transformer"):
         for path in selectors.all_paths_of(getattr(node, name)):
-            yield from _check_selector(path, locate(node.id, name))
+            yield from check_selector(path, locate(node.id, name))
     for index, dependency in enumerate(node.depends):
         if dependency.condition is not None:
-            yield from _check_condition(dependency.condition, locate(node.id, "depends", index))
+            yield from check_condition(dependency.condition, locate(node.id, "depends", index))
     if node.type == "choice":
         options = node.params.get("options")
         for index, option in enumerate(options if is_array(options) else []):
@@ -197,7 +204,7 @@ def _check_transformers(node: NodeSpec, locate: Locate) -> Iterator[Fault]:
             except ValidationError:
                 continue  # The parameters' own check has said it.
             if parsed is not None:
-                yield from _check_condition(parsed, locate(node.id, "options", index))
+                yield from check_condition(parsed, locate(node.id, "options", index))
 
 
 def _check_choice_output(node: NodeSpec, locate: Locate) -> Iterator[Fault]:
@@ -218,45 +225,6 @@ def _check_caching(node: NodeSpec, locate: Locate) -> Iterator[Fault]:
             locate(node.id, "caching"),
             "Remove 'caching': only what a worker of ours executes can be reused.",
         )
-
-
-def _check_selector(path: str, place: Place) -> Iterator[Fault]:
-    try:
-        selectors.verify(path)
-    except selectors.BadSelectorError as error:
-        yield Fault(
-            "node/bad-selector", str(error), place, "Write for example '$.node_id.output.field', or a text without '$'."
-        )
-
-
-def _check_condition(condition: Condition, place: Place) -> Iterator[Fault]:
-    if condition.operator in ("and", "or"):
-        if not condition.operands:
-            yield Fault(
-                "node/bad-condition",
-                f"{condition.operator!r} has no operands",
-                place,
-                "List the conditions in 'operands'.",
-            )
-        for operand in condition.operands:
-            yield from _check_condition(operand, place)
-        return
-    if condition.variable is None:
-        yield Fault(
-            "node/bad-condition",
-            f"{condition.operator!r} compares nothing",
-            place,
-            "Name what to compare: 'variable: $.output.field'.",
-        )
-    else:
-        yield from _check_selector(condition.variable, place)
-    if condition.operator.endswith("-path"):
-        yield from _check_selector(str(condition.value), place)
-    if condition.operator == "string-regexp":
-        try:
-            re.compile(str(condition.value))
-        except re.error as error:
-            yield Fault("node/bad-condition", f"{condition.value!r}: {error}", place, "Mend the regular expression.")
 
 
 def _check_templates(node: NodeSpec, locate: Locate) -> Iterator[Fault]:

@@ -1,7 +1,9 @@
 """What is wrong with a definition: each fault says what, where and what to do; all of them are found at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from holdfast.flows.spec import NodeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,13 @@ class Place:
         if self.node:
             parts.append(f"node {self.node!r}")
         return ", ".join(parts) or "the flow"
+
+
+Locate = Callable[..., Place]
+"""Where a node, or something in it, is: `locate(node_id, "tools", 0)`."""
+
+ParamsCheck = Callable[[NodeSpec], list[str]]
+"""Checks a custom node's parameters with its own class, and returns complaints."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,3 +19,22 @@ def split_checkpoint_id(text: str) -> tuple[RunId, int | None]:
     if at and seq.isascii() and seq.isdigit():
         return RunId(run), int(seq)
     return RunId(text), None
+
+
+# A path is a node's id, or leads from there to something inside it: `research/loop[3]/search[0]`, `each[17]`. Ids have
+# neither of the two characters.
+
+
+def root_of(path: str) -> str:
+    """The node of the flow that a path is in."""
+    return path.partition("/")[0].partition("[")[0]
+
+
+def is_nested(path: str) -> bool:
+    """Whether the path leads into a node, and is not a node of the flow itself."""
+    return "/" in path or "[" in path
+
+
+def is_within(path: str, outer: str) -> bool:
+    """Whether `path` is `outer`, or something inside it."""
+    return path == outer or path.startswith((f"{outer}/", f"{outer}["))

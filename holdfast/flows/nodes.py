@@ -175,14 +175,18 @@ def custom_params_check(cls: type[Node]) -> Callable[[NodeSpec], list[str]]:
 
 
 class Llm(Node):
-    """One chat completion at an OpenAI-compatible endpoint."""
+    """One chat completion."""
 
     type = "llm"
     model: str
     prompt: str | None = None
     system: str | None = None
     messages: list[dict[str, Any]] | None = None
-    connection: str = "openai"
+    provider: str = "openai"
+    connection: str | None = None
+    prices: dict[str, float] | None = None
+    replies: list[Any] | None = None
+    fallback: dict[str, Any] | None = None
     temperature: float | None = None
     max_tokens: int | None = None
     response_format: dict[str, Any] | None = None
@@ -284,12 +288,6 @@ class Activity(Node):
     activity: str
     task_queue: str | None = None
     heartbeat_seconds: float | None = None
-
-
-BUILT_IN: tuple[type[Node], ...] = (
-    Llm, Http, Python, Choice, Pass, Delay, Transform, Activity,
-    ValidateJson, ValidatePython, ValidateChoices, ValidateRegex,
-)  # fmt: skip
 
 
 def option(option_id: str, condition: Condition | Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from holdfast.flows.check import ParamsCheck, check, nearest, param_faults
+from holdfast.flows.check import check, nearest, param_faults
 from holdfast.flows.conditions import Condition
-from holdfast.flows.faults import Fault, FlowDefinitionError, Place
+from holdfast.flows.faults import Fault, FlowDefinitionError, ParamsCheck, Place
 from holdfast.flows.spec import (
     Caching,
     CheckpointConfig,
@@ -53,50 +53,59 @@ def flow_from_data(data: Any, custom: Mapping[str, ParamsCheck] | None = None) -
 class _Reader:
     """Keeps where things stand while reading, and collects faults instead of stopping at the first."""
 
-    def __init__(self, source: Source, file: str | None) -> None:
+    def __init__(self, source: Source, file: str | None, base: Path = ()) -> None:
+        """`base` is where in the source the flow is: a flow inside a node has a place in it too."""
         self._source = source
         self._file = file
+        self._base = base
         self._faults: list[Fault] = []
         self._paths: dict[str, Path] = {}
         self._positions: list[Path] = []
+        self._nodes: list[NodeSpec] = []
         self._unread: set[str] = set()
 
     def flow(self, custom: Mapping[str, ParamsCheck] | None) -> FlowSpec:
-        data = self._source.data
+        for path in self._source.repeated:
+            code = "node/duplicate-id" if path[-2:-1] == ("nodes",) else "flow/repeated-key"
+            self._fault(
+                code, f"{str(path[-1])!r} is written twice", path, "The second would hide the first: rename one."
+            )
+        flow = self.read(self._source.data)
+        # A flow whose own fields are wrong still has nodes to look at.
+        self._faults += check(flow or FlowSpec(id="unread", nodes=self._nodes), self._locate, custom, self._unread)
+        if self._faults or flow is None:
+            raise FlowDefinitionError(self._faults)
+        return flow
+
+    def read(self, data: Any) -> FlowSpec | None:
+        """The flow as its models, before it is checked; None when its own fields do not fit."""
         if not isinstance(data, dict):
             self._fault(
                 "flow/not-a-mapping", "a flow is a mapping with 'id' and 'nodes'", (), "Start with 'id: my-flow'."
             )
             raise FlowDefinitionError(self._faults)
-        for path in self._source.repeated:
-            code = "node/duplicate-id" if path[:-1] == ("nodes",) else "flow/repeated-key"
-            self._fault(
-                code, f"{str(path[-1])!r} is written twice", path, "The second would hide the first: rename one."
-            )
         body = cast(dict[str, Any], data)
         self._unknown(body, _FLOW_FIELDS, (), "the flow")
-        nodes = [node for path, item in self._items(body.get("nodes")) if (node := self._node(path, item))]
+        self._nodes = [node for path, item in self._items(body.get("nodes")) if (node := self._node(path, item))]
         fields = {key: value for key, value in body.items() if key in _FLOW_FIELDS and key != "nodes"}
         self._nested_unknown(fields, ())
-        flow = self._model(FlowSpec, {"id": "", **fields, "nodes": nodes})
-        # A flow whose own fields are wrong still has nodes to look at.
-        self._faults += check(flow or FlowSpec(id="unread", nodes=nodes), self._locate, custom, self._unread)
-        if self._faults or flow is None:
-            raise FlowDefinitionError(self._faults)
-        return flow
+        return self._model(FlowSpec, {"id": "", **fields, "nodes": self._nodes})
 
     def _fault(self, code: str, message: str, path: Path, remedy: str, node: str | None = None) -> None:
-        self._faults.append(Fault(code, message, Place(self._file, self._source.line(path), node), remedy))
+        self._faults.append(Fault(code, message, Place(self._file, self._line(path), node), remedy))
+
+    def _line(self, path: Path) -> int | None:
+        return self._source.line((*self._base, *path))
 
     def _locate(self, node: str | None = None, *path: str | int) -> Place:
         if node is None:
-            return Place(self._file, self._source.line(path))
+            return Place(self._file, self._line(path))
         if path[:1] == ("#",):
-            return Place(self._file, self._source.line(self._positions[int(path[1])]), node)
-        return Place(self._file, self._source.line((*self._paths.get(node, ()), *path)), node)
+            return Place(self._file, self._line(self._positions[int(path[1])]), node)
+        return Place(self._file, self._line((*self._paths.get(node, ()), *path)), node)
 
     def _locate_flow(self, _node: str | None = None, *path: str | int) -> Place:
-        return Place(self._file, self._source.line(path))
+        return Place(self._file, self._line(path))
 
     def _unknown(self, body: Mapping[str, Any], known: frozenset[str], path: Path, of: str) -> None:
         for key in map(str, body):
@@ -144,6 +153,7 @@ class _Reader:
         given = common.get("params")
         if given is None or isinstance(given, dict):
             common["params"] = params = {**params, **cast(dict[str, Any], given or {})}
+        self._look_inside(params, path)
         common["depends"] = _edges(common.get("depends"))
         self._nested_unknown(common, path)
         self._option_conditions(params.get("options"), path)
@@ -159,6 +169,25 @@ class _Reader:
         else:
             self._positions.append(path)
         return node
+
+    def _look_inside(self, params: dict[str, Any], path: Path) -> None:
+        """Nodes inside a node are looked at as any node is; a flow there is written like any other flow, and becomes
+        what a run carries with it."""
+        if "type" in params:
+            self._nested_unknown(params, path)
+        for name, value in params.items():
+            if name == "flow" and isinstance(value, dict):
+                inner = _Reader(self._source, self._file, (*self._base, *path, name))
+                read_one = inner.read(value)
+                self._faults += inner._faults
+                if read_one is not None:
+                    params[name] = read_one.model_dump(mode="json")
+            elif isinstance(value, dict):
+                self._look_inside(cast(dict[str, Any], value), (*path, name))
+            elif isinstance(value, list):
+                for index, item in enumerate(cast(list[Any], value)):
+                    if isinstance(item, dict):
+                        self._look_inside(cast(dict[str, Any], item), (*path, name, index))
 
     def _option_conditions(self, options: Any, path: Path) -> None:
         """A choice's parameters refuse unknown fields, but a condition is a wire model too and ignores them."""

@@ -62,7 +62,7 @@ class FlowRun:
         """What the run starts from: nothing, another run's checkpoint, or where its last execution stopped."""
         start, flow = self._start, self._start.flow
         if start.base is None:
-            began = workflow.info().start_time
+            began, parent = workflow.info().start_time, workflow.info().parent
             return CheckpointRecord(
                 flow_id=flow.id,
                 run_id=self._run_id,
@@ -75,7 +75,12 @@ class FlowRun:
                 },
                 created_at=began,
                 updated_at=began,
-                metadata={"creation_time": began.isoformat(), "key_base": self._key_base},
+                metadata={
+                    "creation_time": began.isoformat(),
+                    "key_base": self._key_base,
+                    **({"parent_run_id": parent.workflow_id} if parent is not None else {}),
+                },
+                parent_checkpoint_id=start.parent_checkpoint_id,
             )
         if start.resumed_from is None:
             return start.base

@@ -1,20 +1,37 @@
 """The engine's ports as Temporal commands."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
+from temporalio.common import RetryPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    ChildWorkflowError,
+    TimeoutType,
+    is_cancelled_exception,
+)
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from holdfast.checkpoints.ledger import Transition
-from holdfast.contracts.calls import NodeCall, NodeFailure, NodeReply, PureBatch, PureReply, RunConfig
-from holdfast.contracts.names import NODE_FAILED, RUN_PURE, WORKER_SHUTDOWN
+from holdfast.contracts.calls import (
+    FlowResult,
+    FlowStart,
+    NodeCall,
+    NodeFailure,
+    NodeReply,
+    PureBatch,
+    PureReply,
+    RunConfig,
+)
+from holdfast.contracts.messages import ModelCall, ModelReply
+from holdfast.contracts.names import CALL_MODEL, FLOW_FAILED, FLOW_RUN, NODE_FAILED, RUN_PURE, WORKER_SHUTDOWN
 from holdfast.engine.ports import NodeError
-from holdfast.flows.kinds import ActivityParams, kind_of
+from holdfast.flows.kinds import kind_of
+from holdfast.flows.params import ActivityParams
 from holdfast.flows.shapes import is_object
 from holdfast.flows.spec import ErrorHandling, NodeSpec
 
@@ -22,6 +39,12 @@ _BATCH_TIMEOUT = timedelta(minutes=10)
 _MOST_LOSSES = 20
 _UNKNOWN_WAITS = (1, 2, 5, 10)
 _NOT_REGISTERED = "NotFoundError"
+_MOST_EVENTS = 30_000
+_MOST_BYTES = 30 * 2**20
+"""Temporal ends a run at 51,200 events, or at 50 MiB."""
+_SUGGESTED_BYTES = 4 * 2**20
+
+_Reply = TypeVar("_Reply", NodeReply, ModelReply)
 
 
 class TemporalPorts:
@@ -30,6 +53,7 @@ class TemporalPorts:
     def __init__(self, config: RunConfig, listener: Callable[[Transition], None]) -> None:
         self._config = config
         self._listener = listener
+        self._children = 0
 
     def now(self) -> datetime:
         return workflow.now()
@@ -39,10 +63,15 @@ class TemporalPorts:
 
     def should_park(self) -> bool:
         info = workflow.info()
-        return (
-            info.is_continue_as_new_suggested()
-            or info.get_current_history_length() >= self._config.continue_after_events
-        )
+        length, size = info.get_current_history_length(), info.get_current_history_size()
+        if self._children and length < _MOST_EVENTS and size < _MOST_BYTES:
+            # A child cannot be carried over, and may run for days: nothing else is to wait for it.
+            return False
+        if length >= self._config.continue_after_events or size >= self._config.continue_after_bytes:
+            return True
+        # The server suggests it at 4 MiB already; a long conversation would be carried over again and again. What
+        # else it may suggest it for is taken as said.
+        return info.is_continue_as_new_suggested() and size < _SUGGESTED_BYTES
 
     async def sleep(self, node: NodeSpec, seconds: float) -> None:
         await workflow.sleep(seconds, summary=_summary(node))
@@ -57,16 +86,55 @@ class TemporalPorts:
         )
 
     async def run_node(self, node: NodeSpec, call: NodeCall) -> NodeReply:
+        async def attempt(saved: dict[str, Any]) -> NodeReply:
+            return await self._execute(node, call.model_copy(update={"internal_state": saved}) if saved else call)
+
+        return await self._until_done(node, attempt)
+
+    async def call_model(self, node: NodeSpec, call: ModelCall) -> ModelReply:
+        async def attempt(_: dict[str, Any]) -> ModelReply:
+            return await workflow.execute_activity(
+                CALL_MODEL,
+                call,
+                result_type=ModelReply,
+                heartbeat_timeout=timedelta(seconds=self._config.heartbeat_seconds),
+                **self._options(node, call.path),
+            )
+
+        return await self._until_done(node, attempt)
+
+    async def run_child(self, node: NodeSpec, start: FlowStart, run_id: str) -> FlowResult:
+        self._children += 1
+        try:
+            return await workflow.execute_child_workflow(
+                FLOW_RUN,
+                start.model_copy(update={"config": self._config}),
+                id=run_id,
+                result_type=FlowResult,
+                # A run that was reset starts its children again; what they had done is in the first ones' histories.
+                id_reuse_policy=WorkflowIDReusePolicy.TERMINATE_IF_RUNNING,
+                parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
+                static_summary=_summary(node),
+            )
+        except ChildWorkflowError as error:
+            if is_cancelled_exception(error) and _is_cancelled():
+                raise asyncio.CancelledError from error
+            return _failed_child(error, run_id)
+        finally:
+            self._children -= 1
+
+    async def _until_done(self, node: NodeSpec, attempt: Callable[[dict[str, Any]], Awaitable[_Reply]]) -> _Reply:
         """The retry policy is for the node's own failures; a last attempt lost with its worker is scheduled anew.
 
         Otherwise a machine that dies would fail a run. (An earlier attempt that is lost counts as one of the retries.)
         """
         attempts = unknown = 0
+        saved: dict[str, Any] = {}
         for _ in range(_MOST_LOSSES):
             try:
-                reply = await self._execute(node, call)
+                reply = await attempt(saved)
             except ActivityError as error:
-                if is_cancelled_exception(error):
+                if is_cancelled_exception(error) and _is_cancelled():
                     raise asyncio.CancelledError from error
                 failure = _failure(node, error)
                 attempts += failure.attempt
@@ -76,27 +144,28 @@ class TemporalPorts:
                     unknown += 1
                 elif not _is_lost(error):
                     raise NodeError(failure.error, failure.internal_state, attempts) from error
-                if saved := _saved_state(error):
-                    call = call.model_copy(update={"internal_state": saved})
+                saved = _saved_state(error) or saved
             else:
                 reply.attempt += attempts
                 return reply
         message = f"{_MOST_LOSSES} workers died while running it; look at the worker's log for a crash"
         raise NodeError({"type": "WorkerLost", "message": message}, attempts=attempts)
 
-    async def _execute(self, node: NodeSpec, call: NodeCall) -> NodeReply:
-        kind = kind_of(node)
+    def _options(self, node: NodeSpec, path: str) -> dict[str, Any]:
         timeout = node.error_handling.timeout_seconds
-        common: dict[str, Any] = {
-            "activity_id": call.path,
-            "start_to_close_timeout": timedelta(seconds=timeout) if timeout else kind.timeout,
+        return {
+            "activity_id": path,
+            "start_to_close_timeout": timedelta(seconds=timeout) if timeout else kind_of(node).timeout,
             "retry_policy": _retry_policy(node.error_handling),
             "summary": _summary(node),
         }
+
+    async def _execute(self, node: NodeSpec, call: NodeCall) -> NodeReply:
+        common = self._options(node, call.path)
         if node.type == "activity":
             return await self._execute_foreign(ActivityParams.model_validate(node.params), call, common)
         return await workflow.execute_activity(
-            kind.activity or node.type,
+            kind_of(node).activity or node.type,
             call,
             result_type=NodeReply,
             heartbeat_timeout=timedelta(seconds=self._config.heartbeat_seconds),
@@ -110,6 +179,22 @@ class TemporalPorts:
             params.activity, call.input_data, task_queue=params.task_queue, heartbeat_timeout=beat, **common
         )
         return NodeReply(output=output)
+
+
+def _is_cancelled() -> bool:
+    """Whether this part of the run was cancelled itself. Somebody may cancel a child, or an activity, alone."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _failed_child(error: ChildWorkflowError, run_id: str) -> FlowResult:
+    """What a failed flow left behind; NodeError when it left nothing."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.type == FLOW_FAILED and cause.details:
+        return FlowResult.model_validate(cause.details[0])
+    kind = cause.type if isinstance(cause, ApplicationError) else type(cause).__name__
+    message = f"the run {run_id!r} ended without a result: {cause or error}"
+    raise NodeError({"type": kind or "ChildLost", "message": message, "child_run_id": run_id}) from error
 
 
 def _summary(node: NodeSpec) -> str:

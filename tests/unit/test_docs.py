@@ -1,5 +1,6 @@
 """The reference says what the code does: examples are read, fields, defaults and codes are compared with the code."""
 
+import ast
 import re
 import tomllib
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from pydantic import BaseModel
 from holdfast.checkpoints import ledger, models, values
 from holdfast.checkpoints.migrations import MIGRATIONS
 from holdfast.checkpoints.serial import deserialize_checkpoint, serialize_checkpoint
-from holdfast.contracts import names
-from holdfast.flows import conditions, kinds, spec
+from holdfast.contracts import messages, names
+from holdfast.engine.simulator import Scripted, Simulation
+from holdfast.flows import composites, conditions, kinds, params, spec
 from holdfast.flows.reading import read_flow
 from holdfast.starter.cli import HELP, parser
 
@@ -31,7 +33,10 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 REQUIRED = object()
 MIME = ("application", "audio", "image", "multipart", "text", "video")
 CODE = re.compile(r"[\"'\[]([a-z]+)/([a-z][a-z-]*)[\"'\]]")
-ERROR_TYPE = re.compile(r"(?:kind=|\"type\": )\"(\w+)\"")
+# An error's type is a name like a class's, or has its message beside it; `"type": "object"` is a JSON schema's.
+ERROR_TYPE = re.compile(r"(?:kind=\"|\"type\": \"(?=[A-Z]|\w+\", \"message\"))(\w+)\"")
+
+Fields = dict[str, Any]
 
 
 def section(text: str, heading: str) -> str:
@@ -78,6 +83,14 @@ def plain(default: Any) -> Any:
     return default.model_dump() if isinstance(default, BaseModel) else default
 
 
+def own(model: type[BaseModel]) -> Fields:
+    """What a model has that the one it is made from has not, or has otherwise: the rest is described there."""
+    [base] = model.__bases__
+    assert issubclass(base, BaseModel)
+    missing = object()
+    return {name: default for name, default in defined(model).items() if defined(base).get(name, missing) != default}
+
+
 def named(text: str) -> set[str]:
     """Everything in code marks."""
     return set(re.findall(r"`([^`\n]+)`", text))
@@ -110,18 +123,37 @@ def test_the_examples_use_every_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heading", "model"),
-    [
-        ("The flow", spec.FlowSpec),
-        ("The fields of every node", spec.NodeSpec),
-        ("Dependencies", spec.Dependency),
-        ("Transformers", spec.Transformer),
-        ("Conditions", conditions.Condition),
-        ("Errors", spec.ErrorHandling),
-        ("Caching", spec.Caching),
-        ("Checkpoints", spec.CheckpointConfig),
-    ],
+    "example", blocks(FLOWS, "python"), ids=lambda text: re.findall(r"^flow = Flow\(id=\"(\w+)", text, re.MULTILINE)[0]
 )
+def test_every_example_in_python_is_a_flow(example: str) -> None:
+    # Functions are named by their module; nothing is run here.
+    module: dict[str, Any] = {"__name__": "documented"}
+    exec(compile(example, "flows.md", "exec"), module)
+
+    assert read_flow(module["flow"].to_yaml()) == module["flow"].spec()
+
+
+COMMON: dict[str, type[BaseModel]] = {
+    "The flow": spec.FlowSpec,
+    "The fields of every node": spec.NodeSpec,
+    "Dependencies": spec.Dependency,
+    "Transformers": spec.Transformer,
+    "Conditions": conditions.Condition,
+    "Errors": spec.ErrorHandling,
+    "Caching": spec.Caching,
+    "Checkpoints": spec.CheckpointConfig,
+}
+# What is described with the kind that has it.
+PARTS: dict[str, list[type[BaseModel]]] = {
+    "choice": [params.ChoiceOption],
+    "llm": [params.ModelParams, params.Prices],
+    "agent": [composites.ToolSpec, composites.MemoryParams, composites.SummariseParams],
+    "graph-orchestrator": [composites.GraphState, composites.GraphEdge],
+}
+INHERITING: set[type[BaseModel]] = {params.LlmParams, composites.ToolSpec, composites.InnerNode}
+
+
+@pytest.mark.parametrize(("heading", "model"), COMMON.items())
 def test_every_field_of_a_definition_is_described_with_its_default(heading: str, model: type[BaseModel]) -> None:
     assert documented(section(FLOWS, heading)) == [defined(model)]
 
@@ -129,23 +161,34 @@ def test_every_field_of_a_definition_is_described_with_its_default(heading: str,
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_every_parameter_of_a_kind_is_described_with_its_default(kind: str) -> None:
     found = documented(section(FLOWS, f"`{kind}`"))
-    wanted = [defined(kinds.KINDS[kind].params)]
-    if kind == "choice":
-        wanted.append(defined(kinds.ChoiceOption))
+    described = [kinds.KINDS[kind].params, *PARTS.get(kind, [])]
+    wanted = [own(model) if model in INHERITING else defined(model) for model in described]
 
     assert found == [fields for fields in wanted if fields]
 
 
-def test_no_model_of_a_definition_is_left_out() -> None:
-    models_of = [*vars(spec).values(), *vars(kinds).values(), *vars(conditions).values()]
-    fields = {
-        name
-        for model in models_of
-        if isinstance(model, type) and issubclass(model, BaseModel)
-        for name in model.model_fields
-    }
+def test_every_field_of_a_node_inside_another_is_described_with_its_default() -> None:
+    assert documented(section(FLOWS, "Nodes inside nodes")) == [own(composites.InnerNode)]
 
-    assert fields - named(FLOWS) == set()
+
+def test_no_model_of_a_definition_is_left_out() -> None:
+    described = {
+        *COMMON.values(),
+        *(kind.params for kind in kinds.KINDS.values()),
+        *(model for models_of in PARTS.values() for model in models_of),
+        composites.InnerNode,
+    }
+    # The first two have no fields; the others have one, described below the table of a node's fields.
+    known = described | {spec.SpecModel, params.Params, spec.Approval, spec.Streaming}
+    defining = [
+        value
+        for module in (spec, params, composites, kinds, conditions)
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, BaseModel) and value is not BaseModel
+    ]
+
+    assert set(defining) - known == set()
+    assert {name for model in defining for name in model.model_fields} - named(FLOWS) == set()
 
 
 def test_every_operator_is_described_and_no_other() -> None:
@@ -161,6 +204,7 @@ def test_every_operator_is_described_and_no_other() -> None:
         ("A node's state", models.NodeRecord),
         ("What a run waits for", models.PendingInputContext),
         ("Transitions", models.CheckpointSummary),
+        ("Usage", messages.Usage),
     ],
 )
 def test_every_field_of_a_checkpoint_is_described(heading: str, model: type[BaseModel]) -> None:
@@ -195,23 +239,124 @@ def test_every_transition_is_described_and_whether_it_is_listed() -> None:
     assert {row[0].strip("`") for row in rows} == written
     for row in rows:
         name, _, listed = row
-        assert listed_when(name.strip("`")) == listed
+        assert ("by its event" if name == "`node_advanced`" else listed_when(name.strip("`"))) == listed
 
 
-def listed_when(kind: str) -> str:
-    """What the table has to say, found out by switching each setting off."""
+def events_in_code() -> set[str]:
+    """Every step that a driver records: the first text in each call of `advance`."""
+    found: set[str] = set()
+    for path, text in SOURCES.items():
+        if path.parent.name != "engine":
+            continue
+        calls = [call for call in ast.walk(ast.parse(text)) if isinstance(call, ast.Call)]
+        for call in calls:
+            if getattr(call.func, "attr", "") in ("advance", "_advance"):
+                found |= {name for argument in call.args for name in texts_in(argument)}
+    return found
+
+
+def texts_in(argument: ast.expr) -> list[str]:
+    parts = [argument.body, argument.orelse] if isinstance(argument, ast.IfExp) else [argument]
+    return [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+
+
+def test_every_step_inside_a_node_is_described_and_whether_it_is_listed() -> None:
+    rows = next(tables(section(CHECKPOINTS, "Steps inside a node"), "event"))
+
+    assert {row[0].strip("`") for row in rows} == events_in_code()
+    assert {"loop_completed", "answered", "model_replied", "state_completed"} <= events_in_code()
+    for event, _, _, listed in rows:
+        assert listed_when("node_advanced", event.strip("`")) == listed, event
+
+
+def test_every_field_of_a_step_is_described() -> None:
+    rows = next(tables(section(CHECKPOINTS, "Steps inside a node"), "field"))
+
+    of_every_transition = {"kind", "at", "seq", "path"}
+
+    assert {row[0].strip("`") for row in rows} == ledger.NodeAdvanced.model_fields.keys() - of_every_transition
+
+
+def listed_when(kind: str, event: str | None = None) -> str:
+    """What the table has to say, found out by switching each setting."""
     transition = next(
-        member.model_construct(kind=kind, path="a")
+        member.model_construct(kind=kind, path="a", **({"event": event} if event else {}))
         for part in get_args(ledger.Transition)
         for member in get_args(part)
         if member.model_fields["kind"].default == kind
     )
     if not ledger.is_checkpoint(transition, spec.CheckpointConfig()):
-        return "no"
+        more = spec.CheckpointConfig(checkpoint_mid_agent_loop=True)
+        return "with `checkpoint_mid_agent_loop`" if ledger.is_checkpoint(transition, more) else "no"
     for setting in ("checkpoint_after_node", "checkpoint_on_failure"):
         if not ledger.is_checkpoint(transition, spec.CheckpointConfig.model_validate({setting: False})):
             return f"with `{setting}`"
     return "yes"
+
+
+# Each goes through every step of its kind that leaves something behind; what is inside them fails in the second run.
+ALL_STEPS = {
+    "An agent's state": """
+    type: agent
+    llm: {provider: scripted, model: m, replies: [{when: nothing}], fallback: {provider: scripted, model: m, replies: [
+        {tool_calls: [{name: look, arguments: {input: x}}]}, {tool_calls: [{name: look, arguments: {input: x}}]}, ok]}}
+    tools: [{id: look, type: http, url: "https://example.com"}]
+    summarise: {after_tokens: 1, keep_last: 0, llm: {provider: scripted, model: m, replies: [short]}}
+    max_loops: 3
+    on_max_loops: return
+    memory: {}
+""",
+    "A map's state": """
+    type: map
+    inline_limit: 0
+    node: {type: python, function: "m:f"}
+""",
+    "A nested flow's state": """
+    type: flow
+    flow: {id: inside, nodes: {a: {type: python, function: "m:f"}}}
+""",
+    "A graph orchestrator's state": """
+    type: graph-orchestrator
+    manager: {provider: scripted, model: m, replies: [{when: nothing}], fallback: {provider: scripted, model: m,
+        replies: [end]}}
+    states: [{id: s, tasks: [{id: w, type: python, function: "m:f"}], next: [{to: s}, {to: end}]}]
+""",
+    "A linear orchestrator's state": """
+    type: linear-orchestrator
+    manager: {provider: scripted, model: m, replies: [{when: nothing}], fallback: {provider: scripted, model: m,
+        replies: ['[{"description": "d", "agent": "w"}]', all done]}}
+    agents: [{id: w, type: python, function: "m:f"}]
+""",
+}
+
+
+class _Counting(Simulation):
+    """A simulated model uses no tokens, and a summary is made when some were used."""
+
+    async def call_model(self, node: spec.NodeSpec, call: messages.ModelCall) -> messages.ModelReply:
+        reply = await super().call_model(node, call)
+        reply.usage.prompt_tokens = 10
+        return reply
+
+
+def state_fields(flow: spec.FlowSpec, inside: Scripted) -> set[str]:
+    """Every field that a simulated run has put into the internal state of node `n`."""
+    simulation = _Counting(flow, {"n": inside, "n/a": inside})
+    simulation.run({"input": ["x"]})
+    steps = [step for step in simulation.ledger.since(0) if isinstance(step, ledger.NodeAdvanced) and step.path == "n"]
+    written = {name for step in steps for name in (*step.assign, *step.extend, *step.merge)}
+    return written | simulation.ledger.state.node_states["n"].internal_state.keys()
+
+
+@pytest.mark.parametrize("heading", ALL_STEPS)
+def test_every_field_of_a_state_inside_is_described_and_no_other(heading: str) -> None:
+    flow = read_flow(f"id: f\nnodes:\n  n:{ALL_STEPS[heading]}")
+    rows = next(tables(section(CHECKPOINTS, heading), "field"))
+    done = Scripted(output={"files": {"a.txt": "x"}, "content": "found"})
+
+    written = state_fields(flow, done) | state_fields(flow, Scripted(error="no"))
+
+    assert {row[0].strip("`") for row in rows} == written
 
 
 @pytest.mark.parametrize("statuses", [models.CheckpointStatus, models.RunnableStatus, models.RunStatus])

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from holdfast.flows.kinds import CUSTOM, KINDS, is_custom, is_fusable, is_pure, kind_of, seconds_of
-from holdfast.flows.nodes import BUILT_IN, parameters
+import holdfast
+from holdfast.flows.kinds import CUSTOM, KINDS, is_custom, is_fusable, is_pure, kind_of
+from holdfast.flows.nodes import Node, parameters
+from holdfast.flows.params import seconds_of
 from holdfast.flows.spec import NodeSpec
 
 
@@ -90,7 +92,10 @@ def test_bad_parameters_are_refused_with_the_reason(kind: str, params: dict[str,
 
 
 def test_every_kind_has_a_class_for_python_with_the_same_parameters() -> None:
-    assert {cls.type: {*parameters(cls)} for cls in BUILT_IN} == {
+    public = [getattr(holdfast, name) for name in holdfast.__all__]
+    classes = [item for item in public if isinstance(item, type) and issubclass(item, Node) and item is not Node]
+
+    assert {cls.type: {*parameters(cls)} for cls in classes} == {
         name: {*kind.params.model_fields} for name, kind in KINDS.items()
     }
 

@@ -1,0 +1,66 @@
+"""The bare side of `growth`: an agent as somebody would write it on Temporal alone. Run as a worker process."""
+
+import asyncio
+import json
+import sys
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity, workflow
+
+with workflow.unsafe.imports_passed_through():
+    import httpx2
+
+    from holdfast.starter.connecting import connect
+
+QUEUE = "benchmark-bare-agent"
+_TIMEOUT = timedelta(minutes=1)
+
+
+@activity.defn
+async def call_model(url: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
+    async with httpx2.AsyncClient() as client:
+        reply = await client.post(url, json={"model": "m", "messages": messages, "tools": tools})
+    return reply.json()["choices"][0]["message"]
+
+
+@activity.defn
+async def call_tool(name: str, arguments: dict[str, Any]) -> str:
+    return f"{name} {arguments} ".ljust(2048, ".")
+
+
+@workflow.defn
+class BareAgent:
+    """Every loop sends the whole conversation, as every agent does."""
+
+    @workflow.run
+    async def run(self, url: str, tools: list[dict[str, Any]]) -> int:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
+        loops = 0
+        while True:
+            reply = await workflow.execute_activity(
+                call_model, args=[url, messages, tools], start_to_close_timeout=_TIMEOUT
+            )
+            loops += 1
+            messages.append(reply)
+            if not reply.get("tool_calls"):
+                return loops
+            for call in reply["tool_calls"]:
+                result = await workflow.execute_activity(
+                    call_tool,
+                    args=[call["function"]["name"], json.loads(call["function"]["arguments"])],
+                    start_to_close_timeout=_TIMEOUT,
+                )
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+
+
+async def main(address: str) -> None:
+    from temporalio.worker import Worker
+
+    client = await connect(address)
+    async with Worker(client, task_queue=QUEUE, workflows=[BareAgent], activities=[call_model, call_tool]):
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,277 @@
+"""Agents, maps, orchestrators and nested flows on the real server. Models are scripted; tools are real functions."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Flow, FlowFailedError, GraphOrchestrator, Http, Map, Python, RunConfig, SubFlow, state
+from holdfast.checkpoints.models import CheckpointStatus
+from holdfast.checkpoints.validation import validate_checkpoint
+from holdfast.flows.check import ensure
+from holdfast.flows.spec import FlowSpec
+from tests.integration import agent_tools
+from tests.integration.conftest import Bench
+
+AG_1 = {
+    "prompt_messages", "history_offset", "intermediate_steps", "tool_cache", "run_depends", "current_loop",
+    "prompt_variables", "call_context", "file_store", "input_files", "input_images",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tools.jsonl").touch()
+    monkeypatch.setenv("TOOLS_JOURNAL", str(tmp_path / "tools.jsonl"))
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+
+
+def scripted(*replies: Any) -> dict[str, Any]:
+    return {"model": "m", "provider": "scripted", "replies": list(replies)}
+
+
+def calls(*named: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    return {"tool_calls": [{"name": name, "arguments": arguments} for name, arguments in named]}
+
+
+def look(*words: str) -> dict[str, Any]:
+    return calls(*(("look_up", {"word": word}) for word in words))
+
+
+def spec(*nodes: Any, **fields: Any) -> FlowSpec:
+    return Flow(nodes=nodes, id=fields.pop("id", "agents"), **fields).spec()
+
+
+@pytest.mark.req("AG-2", "AG-5", "FL-1")
+async def test_an_agent_calls_its_tools_and_answers(bench: Bench) -> None:
+    await bench.worker()
+    agent = Agent(
+        id="research",
+        llm=scripted(look("sea", "land"), calls(("send", {"to": "Ada", "urgent": True})), "done"),
+        tools=[agent_tools.look_up, agent_tools.send_mail],
+    )
+    run_id = await bench.start(spec(agent), {"input": "find out", "user_id": "u1"})
+    result = await bench.client.result(run_id)
+    saved = (await bench.client.latest_checkpoint(run_id)).node_states["research"].internal_state
+
+    assert result.output["research"]["output"] == {"content": "done", "finished": True, "loops": 3}
+    assert {entry["word"] for entry in agent_tools.counted()} == {"sea", "land"}
+    assert [entry["node"] for entry in agent_tools.counted()] == ["research/look_up"] * 2
+    assert {entry["key"] for entry in agent_tools.counted()} == {
+        f"{run_id}/research/loop[1]/look_up[{number}]" for number in (0, 1)
+    }
+    assert [message["role"] for message in saved["prompt_messages"]] == [
+        "user", "assistant", "tool", "tool", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+    assert saved["prompt_messages"][2]["content"] == "sea means aes"
+    assert saved["prompt_messages"][5]["content"] == "sent to Ada!"
+    assert saved["call_context"] == {"user_id": "u1"}
+    assert saved["tool_cache"]['look_up::{"word": "sea"}'] == {"content": "sea means aes"}
+    assert saved.keys() >= AG_1
+
+
+@pytest.mark.req("AG-1", "AG-2", "AG-6")
+async def test_every_loop_is_a_checkpoint_and_each_gives_the_same_continuation(bench: Bench) -> None:
+    await bench.worker()
+    replies = [look(f"word-{loop}") for loop in range(4)]
+    flow = Flow(
+        nodes=[Agent(id="a", llm=scripted(*replies, "the end"), tools=[agent_tools.look_up])], id="loops"
+    ).spec()
+    flow.checkpoint.checkpoint_mid_agent_loop = True
+    run_id = await bench.start(flow, {"input": "go"})
+    undisturbed = await bench.client.result(run_id)
+    final = (await bench.client.latest_checkpoint(run_id)).node_states["a"].internal_state
+    listed = [entry for entry in await bench.client.list_checkpoints(run_id) if entry.event == "loop_completed"]
+
+    assert [entry.detail for entry in reversed(listed)] == [{"loop": n, "max_loops": 15} for n in (1, 2, 3, 4)]
+    for entry in listed:
+        checkpoint = await bench.client.get_checkpoint(entry.id)
+        before = len(agent_tools.counted())
+        resumed = await bench.client.resume(entry.id, flow=flow)
+        result = await bench.client.result(resumed)
+        continued = (await bench.client.latest_checkpoint(resumed)).node_states["a"].internal_state
+
+        assert validate_checkpoint(checkpoint) == []
+        assert checkpoint.node_states["a"].internal_state.keys() >= AG_1
+        assert result.output["a"]["output"] == undisturbed.output["a"]["output"]
+        assert continued["prompt_messages"] == final["prompt_messages"]
+        assert len(agent_tools.counted()) - before == 4 - entry.detail["loop"]
+
+
+@pytest.mark.req("AG-5")
+async def test_what_goes_wrong_in_a_tool_is_told_to_the_model(bench: Bench) -> None:
+    await bench.worker()
+    agent = Agent(
+        id="a",
+        llm=scripted(calls(("look_up", {"wrong": 1}), ("nothing", {}), ("look_up", {"word": "broken"})), "I see"),
+        tools=[agent_tools.look_up],
+    )
+    run_id = await bench.start(spec(agent), {"input": "go"})
+    result = await bench.client.result(run_id)
+    saved = (await bench.client.latest_checkpoint(run_id)).node_states["a"].internal_state
+    told = [message["content"] for message in saved["prompt_messages"] if message["role"] == "tool"]
+
+    assert result.output["a"]["output"]["content"] == "I see"
+    assert "does not fit its schema" in told[0]
+    assert "There is no tool 'nothing'. The tools are: look_up." in told[1]
+    assert told[2] == "Error: no such page"
+    assert [entry["word"] for entry in agent_tools.counted()] == ["broken"]
+
+
+@pytest.mark.req("AG-5", "AG-1")
+async def test_a_sub_agent_has_a_state_of_its_own_and_may_give_the_final_answer(bench: Bench) -> None:
+    await bench.worker()
+    inner = Agent(
+        id="expert", description="knows words", llm=scripted(look("deep"), "deep is deep"), tools=[agent_tools.look_up]
+    )
+    outer = Agent(
+        id="boss",
+        llm=scripted(calls(("expert", {"input": "what is deep?", "delegate_final": True}))),
+        tools=[inner],
+        delegate=True,
+    )
+    run_id = await bench.start(spec(outer), {"input": "go"})
+    result = await bench.client.result(run_id)
+    transitions = await bench.client.transitions(run_id)
+    paths = {entry.path for entry in transitions}
+
+    assert result.output["boss"]["output"]["content"] == "deep is deep"
+    assert "boss/loop[1]/expert[0]" in paths
+    assert agent_tools.counted()[0]["node"] == "boss/expert/look_up"
+
+
+@pytest.mark.req("FS-4", "FS-3", "AG-4")
+async def test_images_come_in_and_files_come_out(bench: Bench) -> None:
+    await bench.worker()
+    agent = Agent(id="a", llm=scripted(calls(("attach", {"name": "r.bin"})), "ok"), tools=[agent_tools.attach])
+    image = b"\x89PNG rest"
+    given = {"input": "look", "images": [image, {"url": "https://example.org/i.png", "detail": "low"}]}
+    run_id = await bench.start(spec(agent), given)
+    result = await bench.client.result(run_id)
+    saved = (await bench.client.latest_checkpoint(run_id)).node_states["a"].internal_state
+    content = saved["prompt_messages"][0]["content"]
+
+    assert result.output["a"]["output"]["files"] == {"r.bin": b"\x00\xff bytes"}
+    assert content[1]["image_url"]["url"].startswith("data:image/png;base64,")
+    assert content[2]["image_url"] == {"url": "https://example.org/i.png", "detail": "low"}
+    assert saved["input_images"][0]["size"] == len(image)
+
+
+@pytest.mark.req("AG-5")
+async def test_memory_is_kept_by_user_and_session(bench: Bench) -> None:
+    await bench.worker()
+
+    async def ask(user: str, words: str) -> list[str]:
+        agent = Agent(id="a", llm=scripted("hello"), memory={"limit": 10})
+        agent.llm["replies"] = ["hello", "again", "third"]
+        run_id = await bench.start(spec(agent), {"input": words, "user_id": user, "session_id": "s"})
+        await bench.client.result(run_id)
+        saved = (await bench.client.latest_checkpoint(run_id)).node_states["a"].internal_state
+        return [message["content"] for message in saved["prompt_messages"]]
+
+    assert await ask("ada", "one") == ["one", "hello"]
+    assert await ask("ada", "two") == ["one", "hello", "two", "again"]
+    assert await ask("bob", "three") == ["three", "hello"]
+
+
+@pytest.mark.req("OR-3")
+async def test_a_map_of_agents_keeps_its_order_and_lists_what_failed(bench: Bench) -> None:
+    await bench.worker()
+    inner = Agent(id="each", llm=scripted(look("x"), "ok"), tools=[agent_tools.look_up], max_loops=2)
+    mapped = Map(id="all", node=inner, max_workers=3, behavior="return")
+    result = await bench.run(spec(mapped), {"input": [{"input": f"item {n}"} for n in range(7)]})
+    output = result.output["all"]["output"]
+
+    assert [entry["content"] for entry in output["output"]] == ["ok"] * 7
+    assert output["failed_iterations"] == []
+    assert len({entry["key"] for entry in agent_tools.counted()}) == 7
+
+
+@pytest.mark.req("OR-3")
+async def test_after_a_failure_only_the_items_that_are_not_done_run(bench: Bench) -> None:
+    await bench.worker()
+    call = Http(id="get", url="http://127.0.0.1:9/", error_handling={"timeout_seconds": 5})
+    mapped = Map(id="all", node=call, max_workers=2)
+    flow = spec(mapped)
+    with pytest.raises(FlowFailedError, match="of 4 items failed; item 0") as failed:
+        await bench.run(flow, {"input": [1, 2, 3, 4]})
+    checkpoint = await bench.client.latest_checkpoint(failed.value.run_id)
+
+    assert checkpoint.status == CheckpointStatus.FAILED
+    assert checkpoint.node_states["all"].internal_state["failed_iterations"].keys() <= {"0", "1"}
+
+
+@pytest.mark.req("OR-3")
+async def test_a_map_beyond_its_limit_runs_in_batches_that_are_runs_of_their_own(bench: Bench) -> None:
+    await bench.worker()
+    mapped = Map(
+        id="all",
+        node=Python(id="twice", code="def run(x): return x * 2"),
+        inline_limit=10,
+        batch_size=15,
+        max_workers=8,
+    )
+    run_id = await bench.start(spec(mapped), {"input": list(range(40))})
+    result = await bench.client.result(run_id)
+    saved = (await bench.client.latest_checkpoint(run_id)).node_states["all"].internal_state
+    child = await bench.client.latest_checkpoint(f"{run_id}/all[15-29]")
+
+    assert result.output["all"]["output"]["output"] == [2 * n for n in range(40)]
+    assert saved["children"] == {
+        f"{run_id}/all[{a}-{b}]": {"status": "completed"} for a, b in ((0, 14), (15, 29), (30, 39))
+    }
+    assert child.metadata["parent_run_id"] == run_id
+    assert child.parent_checkpoint_id is not None
+    assert child.parent_checkpoint_id.startswith(f"{run_id}@")
+
+
+@pytest.mark.req("FL-7")
+async def test_an_agent_in_a_map_in_a_nested_flow_goes_on_in_new_executions(bench: Bench) -> None:
+    await bench.worker()
+    agent = Agent(id="each", llm=scripted(look("a"), look("b"), "fine"), tools=[agent_tools.look_up])
+    inner = Flow(nodes=[Map(id="all", node=agent, max_workers=2)], id="inner")
+    run_id = await bench.start(
+        spec(SubFlow(id="sub", flow=inner)), {"input": ["x", "y", "z"]}, RunConfig(continue_after_events=20)
+    )
+    result = await bench.client.result(run_id)
+    child_id = f"{run_id}/sub"
+    parent = await bench.client.latest_checkpoint(run_id)
+    nested = result.output["sub"]["output"]["all"]["output"]["output"]
+
+    assert [entry["content"] for entry in nested] == ["fine"] * 3
+    assert parent.node_states["sub"].internal_state == {"child_run_id": child_id, "status": "completed"}
+    assert parent.metadata["usage"]["llm_calls"] == 9
+    # Nothing twice, although the child went through several executions.
+    assert len(agent_tools.counted()) == 6
+    assert len({entry["key"] for entry in agent_tools.counted()}) == 6
+
+
+@pytest.mark.req("OR-1")
+async def test_a_graph_of_states_shares_a_context(bench: Bench) -> None:
+    await bench.worker()
+    writer = Agent(id="writer", llm=scripted("a draft"), prompt="write about {{ context.topic }}")
+    graph = GraphOrchestrator(
+        id="g",
+        context={"topic": "the sea"},
+        states=[
+            state("draft", writer, next=["review"]),
+            state("review", Agent(id="critic", llm=scripted("good")), next=["draft", "end"]),
+        ],
+        manager=scripted('{"state": "draft"}', "end"),
+    )
+    run_id = await bench.start(spec(graph), {"input": "an essay"})
+    result = await bench.client.result(run_id)
+    saved = (await bench.client.latest_checkpoint(run_id)).node_states["g"].internal_state
+
+    assert result.output["g"]["output"]["states"] == ["draft", "review", "draft", "review"]
+    assert result.output["g"]["output"]["context"] == {"topic": "the sea", "writer": "a draft", "critic": "good"}
+    assert saved.keys() >= {"chat_history", "context", "current_state_id", "completed_states", "run_depends"}
+    assert json.dumps(saved["chat_history"]).count("a draft") >= 2
+
+
+async def test_a_definition_that_somebody_else_wrote_is_checked_whole(bench: Bench) -> None:
+    agent = {"id": "a", "type": "agent", "params": {"llm": {"model": "m"}, "tools": [{"type": "http"}]}}
+    flow = FlowSpec.model_validate({"id": "f", "nodes": [agent]})
+    with pytest.raises(ValueError, match="needs 'url'"):
+        ensure(flow)
