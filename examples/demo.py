@@ -1,10 +1,11 @@
-"""`make demo`: a flow whose worker is killed with -9 in the middle, and what became of every node.
+"""`make demo`: a flow and an agent whose workers are killed with -9 in the middle, and what became of every step.
 
 Real server, real worker processes, a real SIGKILL. The executions are counted outside, in a journal of the nodes' own.
 """
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -16,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from examples import survey_agent
 from holdfast import HoldfastClient, read_flow
 from holdfast.checkpoints.ledger import NodeCompleted
 from holdfast.flows.spec import FlowSpec
@@ -24,6 +26,7 @@ from holdfast.starter.cli.session import start_worker
 
 EXAMPLES = Path(__file__).parent
 NODES = str(EXAMPLES / "contract_nodes.py")
+TOOLS = "examples.survey_tools"
 COMMAND = os.path.relpath(Path(sys.executable).parent / "holdfast")
 console = Console(highlight=False, width=max(Console().width, 110))
 
@@ -145,17 +148,69 @@ async def report(
     return 0
 
 
+def paid_calls(journal: Path) -> list[str]:
+    """The keys of the model's calls, as the model counted them."""
+    return [json.loads(line)["key"] for line in journal.read_text().splitlines()] if journal.exists() else []
+
+
+async def agent_demo(server: embedded.Running, state: Path, llm_journal: Path) -> int:
+    """The same for an agent: it is killed in its eighth tool call, after eight paid calls of its model."""
+    journal = Journal(Path(os.environ["DEMO_JOURNAL"]))
+    client = await HoldfastClient.connect(server.address, task_queue="demo")
+    worker = start_worker(server, state, [TOOLS], "demo")
+    began = time.monotonic()
+    flow = survey_agent.flow.spec()
+    run_id = await client.start(flow, {"input": "Where is the current strongest?"})
+    console.print(f"\n[bold]{flow.name}[/]: an agent, 15 calls of its model\n  run     {run_id}\n")
+    half = f"surveyor/measure-{survey_agent.STATIONS // 2 + 1}"
+    while half not in journal.in_flight():
+        await asyncio.sleep(0.02)
+    paid = len(paid_calls(llm_journal))
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    console.print(
+        f"  {time.monotonic() - began:5.1f} s  [bold red]kill -9 {worker.pid}[/]: {paid} calls of the model were paid, "
+        f"tool call {survey_agent.STATIONS // 2 + 1} was running"
+    )
+    successor = start_worker(server, state, [TOOLS], "demo")
+    try:
+        result = await client.result(run_id)
+    finally:
+        embedded.stop(successor)
+    answer = result.output["surveyor"]["output"]["content"]
+    console.print(f"  {time.monotonic() - began:5.1f} s  [green]✓[/] {answer}\n")
+    return agent_report(run_id, journal, paid_calls(llm_journal), half)
+
+
+def agent_report(run_id: str, journal: Journal, paid: list[str], half: str) -> int:
+    tools = {node: count for node, count in journal.executions().items() if node.startswith("surveyor/")}
+    again = [node for node, count in tools.items() if count > 1]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("", "made", "run again"):
+        table.add_column(column)
+    once = "paid once" if len(paid) == len(set(paid)) else "[red]paid twice[/]"
+    table.add_row(f"LLM calls: {len(set(paid))}, {once}", str(len(paid)), str(len(paid) - len(set(paid))))
+    table.add_row(f"tool calls: {len(tools)}", str(sum(tools.values())), "in flight, same key" if again else "–")
+    console.print(table)
+    console.print(f"\nLook at it:  {COMMAND} show {run_id}", soft_wrap=True)
+    if len(paid) != survey_agent.STATIONS + 1 or len(set(paid)) != len(paid) or again != [half]:
+        console.print("[bold red]an LLM call was paid twice, or a tool ran again that had finished[/]")
+        return 1
+    return 0
+
+
 def main() -> int:
     flow = read_flow((EXAMPLES / "contract_review.yaml").read_text(), "examples/contract_review.yaml")
     state = embedded.home()
     state.mkdir(parents=True, exist_ok=True)
-    journal = state / f"demo-{os.getpid()}.db"
-    os.environ["DEMO_JOURNAL"] = str(journal)
+    journal, llm_journal = state / f"demo-{os.getpid()}.db", state / f"demo-{os.getpid()}.jsonl"
+    os.environ |= {"DEMO_JOURNAL": str(journal), "HOLDFAST_SCRIPTED_JOURNAL": str(llm_journal)}
     try:
         with embedded.server(state) as server:
-            return asyncio.run(demo(server, state, flow))
+            return asyncio.run(demo(server, state, flow)) or asyncio.run(agent_demo(server, state, llm_journal))
     finally:
         journal.unlink(missing_ok=True)
+        llm_journal.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

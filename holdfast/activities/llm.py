@@ -25,6 +25,7 @@ class LlmNode:
                 idempotency_key=call.idempotency_key,
                 model=params.model_dump(mode="json", include=_MODEL_FIELDS, exclude_defaults=True),
                 messages=_messages(params, input_data),
+                stream=call.stream,
             )
         )
         return Execution(_output(reply), usage=reply.usage.model_dump(mode="json", exclude_defaults=True))

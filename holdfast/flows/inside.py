@@ -24,7 +24,7 @@ def check_inside(
     """Every fault inside a composite node, whose own parameters are known to fit."""
     if node.type == "flow":
         flow = FlowParams.model_validate(node.params).flow
-        return [_inside_flow(fault, node) for fault in check_flow(flow, _under(locate, node, ("flow",)), custom)]
+        return [_inside_flow(fault, node) for fault in check_flow(flow, _under_flow(locate, node, flow), custom)]
     faults: list[Fault] = []
     seen: dict[str, set[str]] = {}
     for path, inner in inner_nodes(node):
@@ -71,6 +71,21 @@ def _under(locate: Locate, node: NodeSpec, path: tuple[str | int, ...]) -> Locat
 
     def there(_: str | None = None, *more: str | int) -> Place:
         return locate(node.id, *path, *more)
+
+    return there
+
+
+def _under_flow(locate: Locate, node: NodeSpec, flow: FlowSpec) -> Locate:
+    """Nodes of a nested flow are written by name or in a list, and only one of the two leads to a line of its own."""
+    numbers = {inner.id: number for number, inner in enumerate(flow.nodes)}
+
+    def there(inner: str | None = None, *more: str | int) -> Place:
+        if inner is None:
+            return locate(node.id, "flow", *more)
+        number, rest = (more[1], more[2:]) if more[:1] == ("#",) else (numbers[inner], more)
+        written = [locate(node.id, "flow", "nodes", key, *rest) for key in (inner, number)]
+        # The other one gives the nearest line around it, which comes first.
+        return max(written, key=lambda place: place.line or 0)
 
     return there
 

@@ -53,7 +53,7 @@ def render(template: Any, data: Any) -> Any:
         compiled = _compile(template)
         scope = dict(data) if is_object(data) else dict[str, Any]()
         try:
-            return compiled.render({**scope, "input": data})
+            return compiled.render({"input": data, **scope})
         except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             raise BadTemplateError(template, str(error)) from error
     if is_object(template):

@@ -164,8 +164,8 @@ class HoldfastClient:
     async def list_runs(
         self, flow_id: str | None = None, status: RunStatus | None = None, limit: int = 50
     ) -> list[RunInfo]:
-        """Runs, newest first, from Temporal's visibility store."""
-        conditions = [f"WorkflowType = '{names.FLOW_RUN}'"]
+        """Runs, newest first, from Temporal's visibility store. Flows inside a run are found through it."""
+        conditions = [f"WorkflowType = '{names.FLOW_RUN}'", "ParentWorkflowId IS NULL"]
         if flow_id is not None:
             conditions.append(f"{names.ATTRIBUTE_FLOW} = '{_quoted(flow_id)}'")
         if status is not None:

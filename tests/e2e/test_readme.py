@@ -21,7 +21,9 @@ def _block(language: str) -> str:
 
 
 def _run(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TEMPORAL_", "OPENAI_", "ANTHROPIC_"))
+    }
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -59,4 +61,22 @@ def test_the_demo_survives_its_kill(tmp_path: Path) -> None:
     assert "Nothing lost, nothing twice" in ran.stdout
     assert re.search(r"read\s+Read\s+done\s+1\s+1\s+1", ran.stdout)
     assert re.search(r"legal\s+Assess\s+in flight\s+2\s+2\s+1", ran.stdout)
-    assert list(tmp_path.glob("demo-*.db")) == []
+    assert "8 calls of the model were paid, tool call 8 was running" in ran.stdout
+    assert re.search(r"LLM calls: 15, paid once\s+15\s+0", ran.stdout)
+    assert re.search(r"tool calls: 14\s+15\s+in flight, same key", ran.stdout)
+    assert list(tmp_path.glob("demo-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("example", "said"),
+    [
+        ("research_agent", "Kelp survives a storm by its holdfast"),
+        ("document_map", "lease.txt: 900 a month\nloan.txt: 120 a month\nlicence.txt: nothing"),
+        ("essay_graph", "(draft > count > review > draft > count > review)"),
+    ],
+)
+def test_the_examples_of_agents_run_offline(example: str, said: str, tmp_path: Path) -> None:
+    ran = _run("-m", f"examples.{example}", home=tmp_path)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert said in ran.stdout

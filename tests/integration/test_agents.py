@@ -9,6 +9,7 @@ import pytest
 from holdfast import Agent, Flow, FlowFailedError, GraphOrchestrator, Http, Map, Python, RunConfig, SubFlow, state
 from holdfast.checkpoints.models import CheckpointStatus
 from holdfast.checkpoints.validation import validate_checkpoint
+from holdfast.contracts import names
 from holdfast.flows.check import ensure
 from holdfast.flows.spec import FlowSpec
 from tests.integration import agent_tools
@@ -216,12 +217,14 @@ async def test_a_map_beyond_its_limit_runs_in_batches_that_are_runs_of_their_own
     result = await bench.client.result(run_id)
     saved = (await bench.client.latest_checkpoint(run_id)).node_states["all"].internal_state
     child = await bench.client.latest_checkpoint(f"{run_id}/all[15-29]")
+    listed = [run.run_id for run in await bench.client.list_runs(flow_id="agents")]
 
     assert result.output["all"]["output"]["output"] == [2 * n for n in range(40)]
     assert saved["children"] == {
         f"{run_id}/all[{a}-{b}]": {"status": "completed"} for a, b in ((0, 14), (15, 29), (30, 39))
     }
     assert child.metadata["parent_run_id"] == run_id
+    assert not [found for found in listed if found.startswith(f"{run_id}/")]
     assert child.parent_checkpoint_id is not None
     assert child.parent_checkpoint_id.startswith(f"{run_id}@")
 
@@ -275,3 +278,27 @@ async def test_a_definition_that_somebody_else_wrote_is_checked_whole(bench: Ben
     flow = FlowSpec.model_validate({"id": "f", "nodes": [agent]})
     with pytest.raises(ValueError, match="needs 'url'"):
         ensure(flow)
+
+
+@pytest.mark.req("AG-1", "FL-2")
+async def test_agents_read_live_and_rebuilt_from_history_are_the_same_at_every_transition(bench: Bench) -> None:
+    await bench.worker()
+    expert = Agent(id="expert", llm=scripted(look("deep"), "deep is deep"), tools=[agent_tools.look_up])
+    boss = Agent(
+        id="boss", llm=scripted(calls(("expert", {"input": "?"}), ("look_up", {"word": "x"})), "ok"), tools=[
+            expert, agent_tools.look_up,
+        ],
+    )  # fmt: skip
+    each = Map(id="each", node=Agent(llm=scripted(look("a"), "fine"), tools=[agent_tools.look_up]), items="$.items")
+    graph = GraphOrchestrator(id="graph", states=[state("one", Agent(id="w", llm=scripted("said")))])
+    run_id = await bench.start(spec(boss, each, graph), {"input": "go", "items": ["p", "q"]})
+    await bench.client.result(run_id)
+    handle = bench.client.temporal.get_workflow_handle(run_id)
+    transitions = await bench.client.transitions(run_id)
+
+    assert {"boss/loop[1]/expert[0]", "each[0]", "each[1]", "graph/step[0]/w"} <= {entry.path for entry in transitions}
+    for transition in transitions:
+        live = await handle.query(names.QUERY_CHECKPOINT, {"sequence_number": transition.seq})
+        rebuilt = await bench.client.get_checkpoint(f"{run_id}@{transition.seq}")
+        assert live["checksum"] == rebuilt.checksum
+        assert validate_checkpoint(rebuilt) == []

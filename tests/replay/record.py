@@ -46,9 +46,11 @@ def _registry() -> Registry:
     return registry
 
 
-async def _run(client: HoldfastClient, home: Path, flow: str, config: RunConfig | None = None) -> str:
+async def _run(
+    client: HoldfastClient, home: Path, flow: str, config: RunConfig | None = None, given: Any = None
+) -> str:
     async with running_worker(client.temporal, task_queue=QUEUE, registry=_registry(), cache=home / "cache.db"):
-        run_id = await client.start(read_flow(flow), {"n": 3}, config=config)
+        run_id = await client.start(read_flow(flow), given or {"n": 3}, config=config)
         with contextlib.suppress(FlowFailedError, RunCancelledError):
             await client.result(run_id)
         return run_id
@@ -155,6 +157,94 @@ async def worker_stopped(client: HoldfastClient, home: Path) -> str:
     return run_id
 
 
+_CALLS = "{tool_calls: [{name: look, arguments: {n: 1}}, {name: look, arguments: {n: 2}}]}"
+_TOOL = """
+      - id: look
+        type: python
+        code: "def run(x): return x['n']"
+        input_schema: {type: object, properties: {n: {type: integer}}}"""
+_AGENT = f"""
+    type: agent
+    llm: {{model: m, provider: scripted, replies: [{_CALLS}, {_CALLS.replace("1", "3")}, done]}}
+    tools:{_TOOL}"""
+
+
+async def agent(client: HoldfastClient, home: Path) -> str:
+    """Tools side by side, the same call again, a sub-agent."""
+    boss = f"""
+  boss:
+    type: agent
+    llm:
+      model: m
+      provider: scripted
+      replies: [{{tool_calls: [{{name: helper, arguments: {{input: go}}}}]}}, done]
+    tools:
+      - id: helper{_AGENT.replace(chr(10) + "    ", chr(10) + "        ")}
+"""
+    return await _run(client, home, f"id: agent\nnodes:\n  one:{_AGENT}\n{boss}")
+
+
+async def agent_continued(client: HoldfastClient, home: Path) -> str:
+    return await _run(client, home, f"id: again\nnodes:\n  one:{_AGENT}\n", RunConfig(continue_after_events=12))
+
+
+async def fallback(client: HoldfastClient, home: Path) -> str:
+    second = "{model: s, provider: scripted, replies: [by the second]}"
+    first = "{model: m, provider: scripted, replies: [], fallback: " + second + "}"
+    handling = "llm_error_handling: {max_retries: 0}"
+    return await _run(client, home, f"id: fallback\nnodes:\n  one: {{type: agent, llm: {first}, {handling}}}")
+
+
+_EACH = """
+  each:
+    type: map
+    items: $.items
+    max_workers: 2
+    node: {id: twice, type: python, code: "def run(x): return 2 / x"}
+    """
+
+
+async def mapped(client: HoldfastClient, home: Path) -> str:
+    flow = f"id: mapped\nnodes:{_EACH}behavior: return\n"
+    return await _run(client, home, flow, given={"items": [1, 2, 0, 4, 5]})
+
+
+async def mapped_in_batches(client: HoldfastClient, home: Path) -> str:
+    flow = f"id: batches\nnodes:{_EACH}inline_limit: 1\n    batch_size: 2\n"
+    return await _run(client, home, flow, given={"items": [1, 2, 4, 5, 8]})
+
+
+async def nested(client: HoldfastClient, home: Path) -> str:
+    inner = "{id: inner, nodes: {a: {type: Step}, b: {type: Step, depends: a, fail_attempts: 1}}}"
+    flow = f"id: outer\nnodes:\n  sub: {{type: flow, flow: {inner}, error_handling: {{max_retries: 1}}}}"
+    return await _run(client, home, flow)
+
+
+async def orchestrated(client: HoldfastClient, home: Path) -> str:
+    """A graph with a manager that is not understood at first, and a list of tasks."""
+    return await _run(client, home, """
+id: orchestrated
+nodes:
+  graph:
+    type: graph-orchestrator
+    manager: {model: m, provider: scripted, replies: ['{"state": "one"}', what, end]}
+    states:
+      - id: one
+        tasks: [{id: a, type: Step}, {id: b, type: python, code: "def run(x): return len(x['history'])"}]
+        next: [{to: two}]
+      - id: two
+        tasks: [{id: c, type: agent, llm: {model: m, provider: scripted, replies: [fine]}}]
+        next: [{to: one}, {to: end}]
+  linear:
+    type: linear-orchestrator
+    manager:
+      model: m
+      provider: scripted
+      replies: ['[{"description": "x", "agent": "w"}, {"description": "y", "agent": "w"}]', all done]
+    agents: [{id: w, type: agent, llm: {model: m, provider: scripted, replies: [ok]}}]
+""")  # fmt: skip
+
+
 STORIES: list[Story] = [
     branches,
     fan_out,
@@ -166,6 +256,13 @@ STORIES: list[Story] = [
     continued,
     cancelled,
     worker_stopped,
+    agent,
+    agent_continued,
+    fallback,
+    mapped,
+    mapped_in_batches,
+    nested,
+    orchestrated,
 ]
 
 

@@ -1,5 +1,6 @@
 """The agent: a model in a loop with tools, whose every step is in the checkpoint."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from holdfast.checkpoints.ledger import NodeAdvanced, NodeStarted
 from holdfast.checkpoints.models import CheckpointRecord, CheckpointStatus, NodeRecord
 from holdfast.checkpoints.validation import validate_checkpoint
+from holdfast.contracts.calls import NodeCall, NodeReply
 from holdfast.contracts.messages import Message
 from holdfast.engine.simulator import EPOCH, Scripted
 from holdfast.flows.spec import FlowSpec
@@ -457,6 +459,44 @@ def test_sub_agents_two_deep_have_a_state_of_their_own_while_they_run_and_no_lon
     assert watched.ledger.state.metadata["usage"]["llm_calls"] == 6
 
 
+def test_of_a_sub_agent_that_failed_deep_inside_nothing_is_left_once_its_failure_was_seen() -> None:
+    scout = agent(task("look", on_error="fail"), node_id="scout")
+    helper = agent({**scout, "on_error": "fail"}, node_id="helper")
+    watched = run(
+        flow(agent(helper)),
+        calls(("helper", {"input": "help"})),
+        "Never mind.",
+        **{
+            "helper": said(calls(("scout", {"input": "find"}))),
+            "helper/scout": said(calls(("look", {"q": "there"}))),
+            "helper/scout/look": Scripted(error="it is dark"),
+        },
+    )
+
+    assert observations(watched) == ["Error: it is dark"]
+    assert watched.ledger.state.node_states.keys() == {"agent"}
+
+
+def test_a_sub_agent_that_is_resumed_after_a_long_time_has_all_of_its_own_time() -> None:
+    helper = agent(task("look"), node_id="helper", error_handling={"timeout_seconds": 60})
+    nodes = flow(agent(helper))
+    script = {
+        "agent": said(calls(("helper", {"input": "help"})), "ok"),
+        "agent/helper": said(calls(("look", {"q": "there"})), "helped", seconds=20),
+        "agent/helper/look": Scripted(output="seen", seconds=10),
+    }
+    whole = Watched(nodes, script)
+    whole.run(ASKED)
+    begun = whole.events.index("model_replied agent/loop[1]/helper[0]") + 2
+    late = carried(whole.ledger.at(begun))
+    late.updated_at += timedelta(days=1)
+
+    resumed = Watched(nodes, script)
+    resumed.run(base=late)
+
+    assert observations(resumed) == ["helped"]
+
+
 def test_a_sub_agent_talks_to_the_same_user_in_the_same_session() -> None:
     watched = run(
         flow(agent(agent(node_id="helper"))),
@@ -561,6 +601,8 @@ def test_the_choice_of_the_model_is_recorded_before_a_tool_runs() -> None:
     assert chosen["pending_calls"] == [{"id": "call-0-0", "name": "search", "arguments": {"q": "a"}}]
     assert "agent/loop[1]/search[0]" not in watched.ended_by[advanced[1].seq]
     assert advanced[3].detail == {"loop": 1, "max_loops": 15}
+    known = watched.ledger.at(advanced[2].seq).node_states["agent"].internal_state
+    assert known["run_depends"] == [{"node": {"id": "agent/search", "path": "agent/loop[1]/search[0]"}}]
 
 
 @pytest.mark.req("FS-4")
@@ -627,6 +669,13 @@ def test_memory_gets_what_was_asked_and_answered_once() -> None:
     }
     assert record(remembering).internal_state["remembered"] is True
     assert remembering.given["agent/open"].params["memory"] == {"backend": "sqlite", "limit": 3}
+
+
+@pytest.mark.req("AG-2", "AG-5")
+def test_what_was_remembered_is_not_written_again() -> None:
+    watched = goes_on_from_everywhere(flow(agent(memory={})), {"agent": said("Ada.")}, {**ASKED, "user_id": "u"})
+
+    assert watched.executed == ["agent/loop[1]/llm", "agent/memory"]
 
 
 # Long conversations
@@ -809,6 +858,23 @@ def test_a_retry_that_has_no_time_left_ends_too() -> None:
 
 
 # Going on
+
+
+def test_a_run_that_is_to_be_carried_over_begins_no_other_tool() -> None:
+    class Carried(Watched):
+        async def _perform(self, call: NodeCall) -> NodeReply:
+            executions.append((self.ledger.base_seq, call.path))
+            return await super()._perform(call)
+
+    executions: list[tuple[int, str]] = []
+    nodes = flow(agent(task("a"), task("b"), parallel_tool_calls=False))
+    script = {"agent": said(calls(("a", {"q": ""}), ("b", {"q": ""})), "ok")}
+    first_result = 5
+
+    Carried(nodes, script, park_after=first_result).run(ASKED)
+
+    assert executions[-2:] == [(0, "agent/loop[1]/a[0]"), (first_result, "agent/loop[1]/b[1]")]
+
 
 HELPER = agent(task("look"), node_id="helper")
 ITEMS = {"input": ["one", "two", "three"]}

@@ -18,7 +18,7 @@ TASK = {"id": "work", "type": "Task"}
 UPPER = {"id": "upper", "type": "transform", "template": "{{ input | upper }}"}
 WORKER = {"id": "worker", "type": "agent", "llm": {"model": "m"}, "tools": [{"id": "look", "type": "Task"}]}
 TALK = {
-    "each": Scripted(replies=[calls(("look", {"input": "x"})), "found"], seconds=1),
+    "each": Scripted(replies=[calls(("look", {"input": "x"})), {"content": "found", "when": "seen"}], seconds=1),
     "each/look": Scripted(output="seen", seconds=1),
 }
 BATCHED = {"inline_limit": 2, "batch_size": 3}
@@ -361,6 +361,15 @@ def test_a_map_goes_on_from_everywhere(behavior: str) -> None:
     run = goes_on_from_everywhere(mapped, {"each": Scripted(output="done", seconds=1)}, {"input": list("abcde")})
 
     assert run.events[:3] == ["node_started each", "map_opened each", "iteration_completed each"]
+
+
+@pytest.mark.req("OR-3")
+def test_failures_that_are_returned_are_settled_and_not_tried_again() -> None:
+    mapped = each(TASK, max_workers=2, behavior="return")
+
+    run = goes_on_from_everywhere(mapped, {"each": Scripted(error="no", seconds=1)}, {"input": list("abc")})
+
+    assert run.ledger.state.node_states["each"].output_data["failed_iterations"] == [0, 1, 2]
 
 
 @pytest.mark.req("OR-3")

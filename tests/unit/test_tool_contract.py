@@ -283,8 +283,14 @@ def test_faults_are_few_in_a_stable_order_and_not_too_long() -> None:
         ("#", "it cannot be checked: the schema refers to itself without end"),
     ],
 )
-def test_a_schema_that_refers_to_nothing_fetches_nothing_and_fits_nothing(ref: str, said: str) -> None:
+def test_a_schema_that_refers_to_nothing_fetches_nothing_and_fits_nothing(
+    ref: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[Any] = []
+    monkeypatch.setattr("urllib.request.urlopen", fetched.append)
+
     assert schemas.faults({"$ref": ref}, {}) == [said]
+    assert fetched == []
 
 
 def side(effects: Literal["read", "write", "none"]) -> AgentParams:

@@ -45,8 +45,10 @@ class AnthropicModel:
         model, body = request.params.model, request_body(request)
         with told_apart(anthropic, model):
             answer = await create(
-                **{name: body[name] for name in ("model", "max_tokens", "messages", "stream")},
-                # Past the SDK's arguments: it has none for the temperature any more, and older models still take it.
+                **{name: body[name] for name in ("model", "max_tokens", "stream")},
+                messages=[],
+                # Past the SDK's arguments: it has none for the temperature any more, and older models still take it;
+                # and to walk through every message of a long conversation takes it most of the worker's time.
                 extra_body=body,
                 extra_headers={IDEMPOTENCY_HEADER: request.call.idempotency_key},
             )

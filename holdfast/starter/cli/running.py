@@ -4,7 +4,15 @@ import argparse
 import sys
 from typing import Any
 
-from holdfast.checkpoints.ledger import NodeCompleted, NodeFailed, NodeSkipped, NodeStarted, RunResumed, Transition
+from holdfast.checkpoints.ledger import (
+    NodeAdvanced,
+    NodeCompleted,
+    NodeFailed,
+    NodeSkipped,
+    NodeStarted,
+    RunResumed,
+    Transition,
+)
 from holdfast.starter import embedded
 from holdfast.starter.cli.dev import start_detached
 from holdfast.starter.cli.outcomes import FINISHED, print_json
@@ -73,6 +81,9 @@ def _result_data(result: RunnableResult, link: str | None) -> dict[str, Any]:
 
 def _lines(transition: Transition, started: dict[str, Any]) -> list[str]:
     match transition:
+        case NodeAdvanced():
+            said = _step(transition)
+            return [f"     {transition.path}  {said}"] if said else []
         case NodeStarted():
             started[transition.path] = transition.at
             return [f"  …  {transition.path}"] if sys.stdout.isatty() else []
@@ -91,6 +102,26 @@ def _lines(transition: Transition, started: dict[str, Any]) -> list[str]:
             return [f"  resumed from {transition.checkpoint_id}; kept: {kept}", *transition.warnings]
         case _:
             return []
+
+
+def _step(step: NodeAdvanced) -> str:
+    """What a person wants to know of a step inside a node; nothing for most of them."""
+    detail = step.detail
+    match step.event:
+        case "model_replied":
+            return f"loop {detail['loop']} of {detail['max_loops']}: {', '.join(detail['tools'])}"
+        case "repair_asked":
+            return f"loop {detail['loop']} of {detail['max_loops']}: asked again ({detail['reason']})"
+        case "fallback":
+            return f"goes on with its fallback model: {detail['error'].get('message')}"
+        case "state_completed":
+            return f"{detail['state']} > {detail['next']}"
+        case "iteration_completed" | "iteration_failed" | "batch_completed" | "task_completed":
+            done, total = detail["done"], detail["total"]
+            # A line for every item of a large map would tell nobody anything.
+            return f"{done} of {total}" if done == total or done % max(1, total // 10) == 0 else ""
+        case _:
+            return ""
 
 
 def _show_result(result: RunnableResult) -> None:
