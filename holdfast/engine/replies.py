@@ -38,6 +38,17 @@ def read_reply(mode: str, message: Message, loop: int) -> Decision:
     return _READERS[mode](text, loop)
 
 
+def with_distinct_ids(message: Message) -> bool:
+    """Gives calls that share an id, as some endpoints write them, ids of their own; whether there were any."""
+    seen: set[str] = set()
+    changed = False
+    for number, call in enumerate(message.tool_calls):
+        if call.id in seen:
+            call.id, changed = f"{call.id}-{number}", True
+        seen.add(call.id)
+    return changed
+
+
 def _native(message: Message) -> Decision:
     if message.tool_calls:
         return Decision(thought=message.text or message.reasoning or "", calls=message.tool_calls)

@@ -129,34 +129,49 @@ class Scope:
                 path=job.path,
                 node_type=job.node.type,
                 input_data=job.input_data,
-                internal_state=known.internal_state if same and known is not None else {},
+                internal_state=_settled(known.internal_state) if same and known is not None else {},
             )
         )
         return replace(job, again=same)
 
     async def composite(self, job: Job) -> NodeReply:
-        """The node's driver, with the node's own retries and timeout. A retry goes on where the failure was."""
+        """The node's driver, with the node's own retries and timeout. A retry goes on where the failure was.
+
+        Which attempt it is, and when it begins, is in the node's state: a run may be carried over in between.
+        """
         handling = job.node.error_handling
-        for attempt in range(1, handling.max_retries + 2):
+        while True:
+            retry: dict[str, Any] = self.state(job.path).get("retry") or {}
+            attempt = retry.get("attempt", 1)
+            if retry:
+                job = replace(job, again=True)
+                await self._wait_until(job.node, datetime.fromisoformat(retry["at"]))
             try:
                 reply = await self._in_time(job)
             except NodeError as error:
                 if attempt > handling.max_retries:
-                    raise NodeError(error.error, self.state(job.path), attempt) from error
-                async with self.gate.rest():
-                    await self.ports.sleep(job.node, pause_before_retry(handling, attempt))
-                job = replace(job, again=True)
+                    raise NodeError(error.error, _settled(self.state(job.path)), attempt) from error
+                at = self.now() + timedelta(seconds=pause_before_retry(handling, attempt))
+                planned = {"retry": {"attempt": attempt + 1, "at": at.isoformat()}}
+                self.advance(job.path, "retry_planned", assign=planned, detail={"error": error.error, **planned})
             else:
-                reply.attempt = attempt
-                return reply
-        raise AssertionError("a loop that returns or raises")
+                state = _settled(reply.internal_state)
+                return reply.model_copy(update={"attempt": attempt, "internal_state": state})
+
+    async def _wait_until(self, node: NodeSpec, moment: datetime) -> None:
+        remaining = (moment - self.now()).total_seconds()
+        if remaining > 0:
+            async with self.gate.rest():
+                await self.ports.sleep(node, remaining)
 
     async def _in_time(self, job: Job) -> NodeReply:
         driver = self._drivers[job.node.type]
         limit = job.node.error_handling.timeout_seconds
         if limit is None:
             return await driver(self, job)
-        began = self.ledger.state.node_states[job.path].started_at or self.now()
+        known = self.ledger.state.node_states[job.path]
+        retry: dict[str, Any] = known.internal_state.get("retry") or {}
+        began = datetime.fromisoformat(retry["at"]) if retry else known.started_at or self.now()
         remaining = began + timedelta(seconds=limit) - self.now()
         clock = asyncio.timeout(max(0.0, remaining.total_seconds()))
         try:
@@ -236,6 +251,11 @@ class Scope:
             except NodeError as error:
                 self.advance(owner.path, "fallback", assign={"is_fallback_run": True}, detail={"error": error.error})
         return await ask(model.fallback, f"{path}/fallback")
+
+
+def _settled(state: dict[str, Any]) -> dict[str, Any]:
+    """Without the count of attempts: whoever runs the node again counts anew."""
+    return {name: value for name, value in state.items() if name != "retry"}
 
 
 def fallback_params(node: NodeSpec) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from holdfast.flows import schemas
-from holdfast.flows.composites import AgentParams, FlowParams, GraphParams, InnerNode, LinearParams, MapParams
+from holdfast.flows.composites import AgentParams, FlowParams, GraphParams, InnerNode, LinearParams, MapParams, ToolSpec
 from holdfast.flows.expressions import check_condition, check_selector
 from holdfast.flows.faults import Fault, Locate, ParamsCheck, Place
 from holdfast.flows.spec import FlowSpec, NodeSpec
@@ -15,6 +15,7 @@ CheckFlow = Callable[[FlowSpec, Locate, Custom], list[Fault]]
 Inner = tuple[tuple[str | int, ...], InnerNode]
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_INNER_ID = re.compile(r"[^/@\[\]]+")
 _NOT_INSIDE = frozenset({"choice", "pass", "delay"})
 
 
@@ -95,6 +96,10 @@ def _inside_flow(fault: Fault, node: NodeSpec) -> Fault:
 
 
 def _check_place(inner: InnerNode, there: Callable[..., Place]) -> Iterator[Fault]:
+    # A tool's name has a rule of its own, which is stricter.
+    if not isinstance(inner, ToolSpec) and not _INNER_ID.fullmatch(inner.id):
+        message = f"{inner.id!r} cannot be a node's id"
+        yield Fault("node/bad-id", message, there(), "Give it an 'id' without '/', '@', '[' and ']'.")
     if inner.type in _NOT_INSIDE:
         message = f"a {inner.type!r} node cannot be inside another node"
         yield Fault("node/not-inside", message, there(), "Put it into the flow, or into a nested flow (type: flow).")

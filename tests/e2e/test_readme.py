@@ -14,10 +14,8 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def _block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    assert found is not None
-    return found.group(1)
+def _block(language: str, number: int = 0) -> str:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)[number]
 
 
 def _run(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
@@ -45,6 +43,14 @@ def test_the_python_it_shows_is_the_example_and_runs(tmp_path: Path) -> None:
     ran = _run("-m", "examples.library", home=tmp_path)
 
     assert ran.stdout == "3 pages\n", ran.stderr
+
+
+def test_the_agent_it_shows_is_the_example_and_runs(tmp_path: Path) -> None:
+    assert _block("python", 1) in (ROOT / "examples" / "short_agent.py").read_text()
+
+    ran = _run("-m", "examples.short_agent", home=tmp_path)
+
+    assert ran.stdout == "Take an umbrella.\n", ran.stderr
 
 
 def test_every_file_it_points_to_exists() -> None:

@@ -1,5 +1,6 @@
 """Histories recorded by this and earlier versions replay on the present code, in the sandbox and as workers run it."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +23,10 @@ def _replayer(workflow_runner: WorkflowRunner) -> Replayer:
 
 
 def _history(path: Path) -> WorkflowHistory:
-    return WorkflowHistory.from_json(path.stem, path.read_text())
+    text = path.read_text()
+    # The run's own id: the ids of its children begin with it.
+    started = json.loads(text)["events"][0]["workflowExecutionStartedEventAttributes"]
+    return WorkflowHistory.from_json(started["workflowId"], text)
 
 
 @pytest.mark.parametrize("make_runner", [runner, sandbox])

@@ -12,7 +12,7 @@ from holdfast.checkpoints.models import CheckpointRecord, CheckpointStatus, Node
 from holdfast.checkpoints.validation import validate_checkpoint
 from holdfast.contracts.calls import NodeCall, NodeReply
 from holdfast.contracts.messages import Message
-from holdfast.engine.simulator import EPOCH, Scripted
+from holdfast.engine.simulator import EPOCH, Scripted, Simulation
 from holdfast.flows.spec import FlowSpec
 from tests.going_on import Watched, calls, carried, flow, goes_on_from_everywhere
 
@@ -843,18 +843,36 @@ def test_a_retry_goes_on_where_the_failure_was() -> None:
     assert (last.updated_at - EPOCH).total_seconds() == 10 + 30
 
 
-def test_a_retry_that_has_no_time_left_ends_too() -> None:
-    handling = {"timeout_seconds": 5, "max_retries": 1}
+def test_every_attempt_has_the_timeout_for_itself() -> None:
+    handling = {"timeout_seconds": 5, "max_retries": 2}
     slow = flow(agent(task("a"), task("b"), error_handling=handling))
-    watched = run(
-        slow,
-        calls(("a", {"q": ""}), ("b", {"q": ""})),
-        a=Scripted(seconds=10),
-        b=Scripted(seconds=10),
-    )
+    watched = run(slow, calls(("a", {"q": ""}), ("b", {"q": ""})), a=Scripted(seconds=10), b=Scripted(seconds=10))
 
-    assert record(watched).error is not None
-    assert watched.ledger.state.status == CheckpointStatus.FAILED
+    assert record(watched).status == "failure"
+    assert record(watched).attempts == 3
+    # Three attempts of five seconds, and two pauses of one.
+    assert watched.ledger.state.updated_at - EPOCH == timedelta(seconds=17)
+
+
+def test_attempts_are_counted_also_where_the_run_is_carried_over_in_between() -> None:
+    failing = flow(agent(task("a", on_error="fail"), error_handling={"max_retries": 2}))
+    for place in range(1, 14):
+        script = {"agent": said(calls(("a", {"q": ""}))), "agent/a": Scripted(error="no")}
+        simulation = Simulation(failing, script, park_after=place)
+        state = simulation.run(ASKED)
+
+        assert state.node_states["agent"].attempts == 3
+        assert [path for path in simulation.executed if path.endswith("/a[0]")] == ["agent/loop[1]/a[0]"] * 3
+        assert "retry" not in state.node_states["agent"].internal_state
+
+
+def test_calls_that_share_an_id_each_have_their_own_result() -> None:
+    twice = {"tool_calls": [{"id": "x", "name": "search", "arguments": {"q": word}} for word in ("a", "b")]}
+    watched = run(flow(agent(task("search"))), twice, "Done.", search=Scripted(outputs=["one", "two"]))
+    results = [entry for entry in record(watched).internal_state["prompt_messages"] if entry["role"] == "tool"]
+
+    assert [entry["content"] for entry in results] == ["one", "two"]
+    assert len({entry["tool_call_id"] for entry in results}) == 2
 
 
 # Going on

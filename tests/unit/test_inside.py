@@ -117,6 +117,15 @@ def test_a_tool_has_a_name_that_a_model_can_call(name: str) -> None:
     assert codes(agent({"id": "x" * 64, "type": "Task"}, {"id": "a-B_9", "type": "Task"})) == []
 
 
+@pytest.mark.parametrize("name", ["a/b", "a[0]", "a@1", ""])
+def test_an_id_inside_has_none_of_the_characters_that_paths_are_made_of(name: str) -> None:
+    """Two tasks `a` and `a/b` would otherwise be taken for one inside the other."""
+    states = [{"id": "s", "tasks": [{"id": name, "type": "Task"}, {"id": "two words", "type": "Task"}]}]
+    graph = NodeSpec(id="graph", type="graph-orchestrator", params={"states": states})
+
+    assert codes(FlowSpec(id="f", nodes=[graph])) == [("node/bad-id", f"{name!r} cannot be a node's id")]
+
+
 @pytest.mark.parametrize("kind", ["choice", "pass", "delay"])
 def test_what_decides_or_waits_has_no_place_inside_a_map(kind: str) -> None:
     params: dict[str, Any] = {"choice": {"options": [{"id": "x"}]}, "pass": {}, "delay": {"seconds": 1}}[kind]

@@ -405,6 +405,18 @@ def test_a_manager_that_cannot_plan_fails_the_orchestrator() -> None:
 
 
 @pytest.mark.req("OR-2")
+def test_a_manager_that_could_not_plan_is_asked_anew_when_the_run_is_resumed() -> None:
+    whole = linear(task("store"))
+    failed = ran(whole, {"o": Scripted(replies=["no", "no", "no"])})
+
+    resumed = Watched(whole, {"o": Scripted(replies=[json.dumps(PLAN[1:]), "Done."]), "o/store": Scripted(output="ok")})
+    last = resumed.run(base=carried(failed.ledger.state))
+
+    assert last.status == CheckpointStatus.COMPLETED
+    assert resumed.executed == ["o/plan", "o/task[0]/store", "o/answer"]
+
+
+@pytest.mark.req("OR-2")
 def test_a_failed_task_is_resumed_and_nothing_is_planned_or_done_again() -> None:
     whole = linear(WRITER, task("store"))
     script = {
