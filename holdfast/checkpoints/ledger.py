@@ -15,6 +15,7 @@ from holdfast.checkpoints.models import (
     CheckpointStatus,
     CheckpointSummary,
     NodeRecord,
+    PendingInputRecord,
     RunnableStatus,
 )
 from holdfast.flows.ids import checkpoint_id, is_nested, is_within, root_of
@@ -77,6 +78,40 @@ class NodeAdvanced(_Base):
     detail: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
+class InputRequested(_Base):
+    """A person is asked. `request` has the fields of `contracts.people.HumanRequest`."""
+
+    kind: Literal["input_requested"] = "input_requested"
+    request: dict[str, Any]
+
+
+class InputReminded(_Base):
+    """The answer is still missing: a reminder is due, or with `overdue` the deadline has passed and it waits on."""
+
+    kind: Literal["input_reminded"] = "input_reminded"
+    request_id: str
+    number: int
+    overdue: bool = False
+
+
+class InputReceived(_Base):
+    """The question is closed: answered by a person, by its deadline (`by: deadline`), or handed on to somebody else."""
+
+    kind: Literal["input_received"] = "input_received"
+    request_id: str
+    answer: dict[str, Any]
+
+
+class RunPaused(_Base):
+    kind: Literal["run_paused"] = "run_paused"
+    by: str | None = None
+
+
+class RunContinued(_Base):
+    kind: Literal["run_continued"] = "run_continued"
+    by: str | None = None
+
+
 class NodeFailed(_Base):
     """`handled`: the flow goes on (an error edge, or a behaviour of `return` or `skip`), and a resume keeps it so."""
 
@@ -115,6 +150,11 @@ Transition = Annotated[
     | NodeStarted
     | NodeCompleted
     | NodeAdvanced
+    | InputRequested
+    | InputReminded
+    | InputReceived
+    | RunPaused
+    | RunContinued
     | NodeFailed
     | NodeSkipped
     | RunCompleted
@@ -123,6 +163,7 @@ Transition = Annotated[
     Field(discriminator="kind"),
 ]
 
+_ANSWERED = 1000
 _DONE = {"node_completed", "node_failed", "node_skipped"}
 # Steps that are listed as checkpoints: always, and only when the author wants those inside a node as well.
 _STATES = {"state_completed", "task_completed", "batch_completed"}
@@ -163,6 +204,14 @@ def apply(state: CheckpointRecord, transition: Transition) -> None:
             )
             if not transition.blocked:
                 _complete(state, transition.path)
+        case InputRequested() | InputReminded() | InputReceived():
+            _ask(state, transition)
+        case RunPaused():
+            state.metadata["paused"] = {"at": transition.at.isoformat(), "by": transition.by}
+            _wait(state)
+        case RunContinued():
+            state.metadata.pop("paused", None)
+            _wait(state)
         case RunStarted():
             state.status = CheckpointStatus.ACTIVE
         case RunResumed():
@@ -170,9 +219,11 @@ def apply(state: CheckpointRecord, transition: Transition) -> None:
         case RunCompleted():
             state.status = CheckpointStatus.COMPLETED
         case RunFailed():
+            _close_inputs(state)
             state.status = CheckpointStatus.FAILED
             state.metadata["error"] = transition.error
         case RunCancelled():
+            _close_inputs(state)
             state.status = CheckpointStatus.FAILED
             state.metadata["error"] = {"type": "cancelled", "message": "the run was cancelled"}
 
@@ -200,8 +251,16 @@ def _finish(
             **fields,
         }
     )
+    _forget_approvals(state, transition.path)
     if done and not is_nested(transition.path):
         _complete(state, transition.path)
+
+
+def _forget_approvals(state: CheckpointRecord, path: str) -> None:
+    """An approval is for one execution; what comes after it has to be approved again."""
+    known: dict[str, Any] = state.metadata.get("approvals") or {}
+    if known:
+        state.metadata["approvals"] = {name: given for name, given in known.items() if not is_within(name, path)}
 
 
 def _advance(state: CheckpointRecord, transition: NodeAdvanced) -> None:
@@ -215,7 +274,55 @@ def _advance(state: CheckpointRecord, transition: NodeAdvanced) -> None:
         inside = [path for path in state.node_states if is_within(path, transition.forget)]
         for path in inside:
             del state.node_states[path]
+        _forget_approvals(state, transition.forget)
     _add_usage(state, transition.usage)
+
+
+def _ask(state: CheckpointRecord, transition: InputRequested | InputReminded | InputReceived) -> None:
+    match transition:
+        case InputRequested():
+            state.pending_inputs[transition.request["id"]] = transition.request
+        case InputReminded():
+            known = state.pending_inputs[transition.request_id]
+            said = {"reminded": transition.number, "overdue": transition.overdue}
+            state.pending_inputs[transition.request_id] = {**known, **said}
+        case InputReceived():
+            request = state.pending_inputs.pop(transition.request_id)
+            answer = transition.answer
+            if request["kind"] == "approval" and answer.get("is_approved"):
+                known: dict[str, Any] = state.metadata.get("approvals") or {}
+                state.metadata["approvals"] = {**known, request["path"]: answer}
+            closed = {"path": request["path"], "by": answer.get("by"), "at": transition.at.isoformat()}
+            # Who comes late is told who was first; after a thousand others nobody asks any more.
+            recent = list(state.answered_inputs.items())[-_ANSWERED + 1 :]
+            state.answered_inputs = {**dict(recent), transition.request_id: closed}
+    _wait(state)
+
+
+def _close_inputs(state: CheckpointRecord) -> None:
+    """Nobody waits for an answer any more. A resume asks again, and says that it does."""
+    if state.pending_inputs:
+        state.metadata["asked_before"] = [request["path"] for request in state.pending_inputs.values()]
+    state.pending_inputs = {}
+    state.pending_input_context = None
+    state.metadata.pop("paused", None)
+
+
+def _wait(state: CheckpointRecord) -> None:
+    """Whom the run waits for, as the schema says it: one status, and the first of the open questions."""
+    first = next(iter(state.pending_inputs.values()), None)
+    if "paused" in state.metadata:
+        state.status = CheckpointStatus.PAUSED
+    else:
+        state.status = CheckpointStatus.PENDING_INPUT if first is not None else CheckpointStatus.ACTIVE
+    waiting = first is not None and state.status == CheckpointStatus.PENDING_INPUT
+    state.pending_input_context = (
+        PendingInputRecord(
+            node_id=first["path"], prompt=first["prompt"], timestamp=first["created_at"], metadata={"request": first}
+        )
+        if waiting and first is not None
+        else None
+    )
 
 
 def _add_usage(state: CheckpointRecord, usage: dict[str, Any] | None) -> None:
@@ -277,7 +384,9 @@ def is_checkpoint(transition: Transition, config: CheckpointConfig) -> bool:
         return False
     if transition.kind == "node_advanced":
         return config.checkpoint_mid_agent_loop if transition.event in _INSIDE else transition.event in _STATES
-    if is_nested(transition.path):
+    if transition.kind in ("input_requested", "input_received", "run_paused", "run_continued"):
+        return True
+    if is_nested(transition.path) or transition.kind == "input_reminded":
         return False
     if transition.kind in _DONE:
         return config.checkpoint_on_failure if transition.kind == "node_failed" else config.checkpoint_after_node

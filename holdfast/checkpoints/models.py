@@ -116,6 +116,8 @@ class CheckpointRecord(BaseModel):
     original_input: Any = None
     original_config: dict[str, Any] | None = None
     pending_input_context: PendingInputRecord | None = None
+    pending_inputs: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
+    answered_inputs: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
     created_at: Time = Field(default_factory=_now)
     updated_at: Time = Field(default_factory=_now)
     version: str = SCHEMA_VERSION
@@ -151,6 +153,8 @@ class CheckpointRecord(BaseModel):
             "completed_node_ids": list(self.completed_node_ids),
             "pending_node_ids": list(self.pending_node_ids),
             "metadata": dict(self.metadata),
+            "pending_inputs": dict(self.pending_inputs),
+            "answered_inputs": dict(self.answered_inputs),
         }
         return self.model_copy(update={**own, **changes})
 
@@ -185,9 +189,11 @@ class FlowCheckpoint(CheckpointRecord):
     node_states: dict[str, NodeCheckpointState] = Field(default_factory=dict)  # pyright: ignore[reportIncompatibleVariableOverride]
     pending_input_context: PendingInputContext | None = None
 
-    _decode = field_validator("original_input", "original_config", "metadata", mode="before")(_decode_json)
+    _decode = field_validator("original_input", "original_config", "metadata", "pending_inputs", mode="before")(
+        _decode_json
+    )
 
-    @field_serializer("original_input", "original_config", "metadata", when_used="json")
+    @field_serializer("original_input", "original_config", "metadata", "pending_inputs", when_used="json")
     def _encode(self, value: Any, info: FieldSerializationInfo) -> Any:
         return values.encode(value, info.field_name)
 

@@ -58,7 +58,8 @@ def redact_checkpoint(checkpoint: FlowCheckpoint, sensitive: IsSensitive = is_se
         for node_id, state in checkpoint.node_states.items()
     }
     shown = {
-        name: redact(getattr(checkpoint, name), sensitive) for name in ("original_input", "original_config", "metadata")
+        name: redact(getattr(checkpoint, name), sensitive)
+        for name in ("original_input", "original_config", "metadata", "pending_inputs")
     }
     waiting = checkpoint.pending_input_context
     if waiting is not None:

@@ -65,6 +65,9 @@ def rebase(record: CheckpointRecord, flow: FlowSpec, run_id: str) -> CheckpointR
     states |= {path: state for path, state in record.node_states.items() if is_nested(path) and root_of(path) in states}
     completed = [node_id for node_id in record.completed_node_ids if node_id in states]
     done = set(completed)
+    metadata = {name: value for name, value in record.metadata.items() if name != "paused"}
+    if record.pending_inputs:
+        metadata["asked_before"] = [request["path"] for request in record.pending_inputs.values()]
     return record.fork(
         id=checkpoint_id(run_id, record.sequence_number),
         run_id=run_id,
@@ -74,5 +77,7 @@ def rebase(record: CheckpointRecord, flow: FlowSpec, run_id: str) -> CheckpointR
         completed_node_ids=completed,
         pending_node_ids=[node_id for node_id in types if node_id not in done],
         pending_input_context=None,
+        pending_inputs={},
         checksum=None,
+        metadata=metadata,
     )

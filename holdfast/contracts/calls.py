@@ -35,6 +35,8 @@ class FlowStart(Wire):
     """What idempotency keys start with. A resumed run keeps its parent's: one key for one effect."""
     parent_checkpoint_id: str | None = None
     """For a flow inside another one: the checkpoint of the outer run at which it was started."""
+    kept_answers: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+    """Answers that came before their question, when the run goes on in a new execution."""
 
 
 class NodeOutcome(Wire):
@@ -122,6 +124,19 @@ class PureOutcome(Wire):
 
 class PureReply(Wire):
     outcomes: list[PureOutcome] = Field(default_factory=list[PureOutcome])
+
+
+class PauseMessage(Wire):
+    """Who wants a run to be paused, or to go on."""
+
+    by: str | None = None
+
+
+class ChildMessage(Wire):
+    """A flow inside a run says that it waits for people, or no longer does."""
+
+    run_id: str
+    waits: bool
 
 
 class CheckpointQuery(Wire):

@@ -16,13 +16,22 @@ QUERY_CHECKPOINT = "checkpoint"
 QUERY_CHECKPOINTS = "checkpoints"
 QUERY_TRANSITIONS = "transitions"
 
+SIGNAL_INPUT = "provide_input"
+SIGNAL_PAUSE = "pause"
+SIGNAL_CONTINUE = "continue"
+SIGNAL_CHILD = "child_waits"
+UPDATE_ANSWER = "answer"
+
 ATTRIBUTE_STATUS = "HoldfastStatus"
 ATTRIBUTE_FLOW = "HoldfastFlow"
+ATTRIBUTE_REQUESTS = "HoldfastRequests"
 
 MEMO_PROGRESS = "holdfast_progress"
 MEMO_SNAPSHOT = "holdfast_snapshot"
+MEMO_REQUESTS = "holdfast_requests"
 
 FLOW_FAILED = "FlowFailed"
 FLOW_DEFINITION = "FlowDefinition"
 NODE_FAILED = "NodeFailed"
+ANSWER_REFUSED = "AnswerRefused"
 WORKER_SHUTDOWN = "WorkerShutdown"

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.contracts.calls import NodeReply
 from holdfast.contracts.messages import Message, ModelReply, ToolCall
 from holdfast.contracts.names import OPEN_AGENT, WRITE_MEMORY
+from holdfast.engine.people import run_inside
 from holdfast.engine.ports import NodeError
 from holdfast.engine.replies import (
     STRUCTURED_SCHEMA,
@@ -21,7 +22,15 @@ from holdfast.engine.replies import (
     with_distinct_ids,
 )
 from holdfast.engine.scope import Job, Scope
-from holdfast.engine.tools import DELEGATE, as_meant, cache_key, complaint, observation, tool_schemas
+from holdfast.engine.tools import (
+    DELEGATE,
+    as_meant,
+    cache_key,
+    complaint,
+    observation,
+    tool_schemas,
+    with_policy,
+)
 from holdfast.flows import schemas
 from holdfast.flows.composites import AgentParams, ToolSpec
 from holdfast.flows.shapes import is_object
@@ -247,7 +256,8 @@ class _Agent:
             self._result(call, {"output": self._state["tool_cache"][key], "cached": True}, detail)
             return
         try:
-            reply = await self._scope.run_inside(self._job.inside(tool, path, self._arguments(tool, call)))
+            asked = with_policy(tool, call, self._params)
+            reply = await run_inside(self._scope, self._job.inside(asked, path, self._arguments(tool, call)))
         except NodeError as error:
             if tool.on_error == "fail":
                 raise

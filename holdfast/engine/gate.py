@@ -21,6 +21,7 @@ class Gate:
         self._active = 0
         self.parked = 0
         self.resting = 0
+        self._open: asyncio.Future[None] | None = None
 
     @property
     def quiet(self) -> bool:
@@ -34,8 +35,27 @@ class Gate:
         if self._active == 0:
             self._settled()
 
+    def pause(self) -> None:
+        """Lets nothing new begin."""
+        if self._open is None:
+            self._open = asyncio.get_running_loop().create_future()
+
+    def unpause(self) -> None:
+        if self._open is not None:
+            self._open.set_result(None)
+            self._open = None
+
+    @property
+    def paused(self) -> bool:
+        return self._open is not None
+
     async def boundary(self) -> None:
-        """Goes through, or stays here for ever: the new execution takes up the work from the checkpoint."""
+        """Goes through, waits while the run is paused, or stays here for ever: the new execution takes up the work
+        from the checkpoint."""
+        while self._open is not None:
+            opened = self._open
+            async with self.rest():
+                await asyncio.shield(opened)
         if self._should_park():
             self.parked += 1
             self.leave()

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.checkpoints.models import RunStatus
 from holdfast.contracts.calls import FlowResult, FlowStart, NodeReply
+from holdfast.engine.people import run_inside
 from holdfast.engine.ports import NodeError
 from holdfast.engine.scope import Job, Scope
 from holdfast.flows import selectors
@@ -123,7 +124,7 @@ class _Map:
     async def _run_item(self, position: int) -> None:
         path, index = self._path(position), self._indices[position]
         try:
-            reply = await self._scope.run_inside(self._job.inside(self._params.node, path, self._items[position]))
+            reply = await run_inside(self._scope, self._job.inside(self._params.node, path, self._items[position]))
         except NodeError as error:
             self._fail(index, path, error.error)
         else:

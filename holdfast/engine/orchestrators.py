@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.contracts.calls import NodeReply
 from holdfast.contracts.messages import Message
+from holdfast.engine.people import run_inside
 from holdfast.engine.ports import NodeError
 from holdfast.engine.replies import find_json
 from holdfast.engine.scope import Job, Scope
@@ -145,7 +146,7 @@ class _Graph:
             "result": state["result"],
             "history": state["chat_history"],
         }
-        reply = await self._scope.run_inside(self._job.inside(task, path, given))
+        reply = await run_inside(self._scope, self._job.inside(task, path, given))
         self._scope.advance(
             self._job.path,
             "state_task_completed",
@@ -292,7 +293,7 @@ class _Linear:
             for done in range(number)
         ]
         given = {"input": "\n\n".join([task["description"], *earlier]), "task": task, "objective": self._objective}
-        reply = await self._scope.run_inside(self._job.inside(agent, path, given))
+        reply = await run_inside(self._scope, self._job.inside(agent, path, given))
         output = reply.output["content"] if is_object(reply.output) and "content" in reply.output else reply.output
         self._advance(
             "task_completed",

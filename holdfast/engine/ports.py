@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from holdfast.checkpoints.ledger import Transition
 from holdfast.contracts.calls import FlowResult, FlowStart, NodeCall, NodeReply, PureBatch, PureReply
 from holdfast.contracts.messages import ModelCall, ModelReply
+from holdfast.contracts.people import HumanAnswer, HumanRequest
 from holdfast.flows.spec import NodeSpec
 
 
@@ -44,6 +45,22 @@ class Ports(Protocol):
 
     async def sleep(self, node: NodeSpec, seconds: float) -> None:
         """A durable timer."""
+        ...
+
+    def is_cancelled(self) -> bool:
+        """Whether somebody wants the run to end. A worker that puts it away cancels its tasks as well."""
+        ...
+
+    def new_id(self) -> str:
+        """An id that nobody can guess."""
+        ...
+
+    async def wait_answer(self, request: HumanRequest, until: datetime | None) -> HumanAnswer | None:
+        """The first answer to the question that fits it; None when there was none until then."""
+        ...
+
+    def at_rest(self) -> None:
+        """Told when nothing is in flight: the run waits for time or for people, and may do so for long."""
         ...
 
     def should_park(self) -> bool:

@@ -17,7 +17,9 @@ from holdfast.checkpoints.ledger import (
     NodeStarted,
     RunCancelled,
     RunCompleted,
+    RunContinued,
     RunFailed,
+    RunPaused,
 )
 from holdfast.checkpoints.models import RunnableStatus
 from holdfast.contracts.calls import NodeOutcome, NodeReply, PureBatch, PureOutcome
@@ -25,6 +27,7 @@ from holdfast.engine import rules
 from holdfast.engine.delays import wake_time
 from holdfast.engine.drivers import DRIVERS
 from holdfast.engine.gate import Gate
+from holdfast.engine.people import RejectedError, approved
 from holdfast.engine.ports import NodeError, Ports
 from holdfast.engine.scope import Job, Scope
 from holdfast.flows import graph
@@ -75,16 +78,17 @@ class FlowDriver:
     async def run(self) -> bool:
         """Runs to the end and records it: True. False: everything is parked and the run is to go on elsewhere."""
         self._idle = asyncio.get_running_loop().create_future()
+        if "paused" in self._ledger.state.metadata:
+            self._gate.pause()
         try:
-            self._gate.enter()
-            self._pump()
-            self._gate.leave()
+            self._go_on()
             await self._idle
         except asyncio.CancelledError:
             await self._abandon(list(self._tasks.values()))
-            self._scope.record(RunCancelled(at=self._ports.now()))
+            if self._ports.is_cancelled():
+                self._scope.record(RunCancelled(at=self._ports.now()))
             raise
-        if self._held or self._tasks:
+        if self._held or self._tasks or self._queue:
             await self._abandon(list(self._tasks.values()))
             return False
         failures = rules.unhandled_failures(self._flow, self._ledger.state)
@@ -100,6 +104,33 @@ class FlowDriver:
             self._scope.record(RunCompleted(at=self._ports.now()))
         return True
 
+    def pause(self, by: str | None = None) -> None:
+        """Lets nothing new begin; what is in flight ends."""
+        if not self._gate.paused:
+            self._gate.pause()
+            self._scope.record(RunPaused(at=self._ports.now(), by=by))
+            self._go_on()
+
+    def unpause(self, by: str | None = None) -> None:
+        if self._gate.paused:
+            self._scope.record(RunContinued(at=self._ports.now(), by=by))
+            self._gate.unpause()
+            self._go_on()
+
+    def child_waits(self, run_id: str, *, waits: bool) -> None:
+        """Says at the node whose flow waits for a person that it does."""
+        path = run_id.removeprefix(f"{self._ledger.state.run_id}/")
+        status = "pending_input" if waits else "running"
+        if path in self._ledger.state.node_states:
+            self._scope.advance(path, "child_waiting", assign={"status": status})
+        elif (owner := path.rpartition("[")[0]) in self._ledger.state.node_states:
+            self._scope.advance(owner, "child_waiting", merge={"children": {run_id: {"status": status}}})
+
+    def _go_on(self) -> None:
+        self._gate.enter()
+        self._pump()
+        self._gate.leave()
+
     async def _abandon(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
@@ -109,9 +140,11 @@ class FlowDriver:
         """Nothing is in flight: the run is at its end, or all of it stands where it can be carried over."""
         if self._idle is None or self._idle.done():
             return
-        standing = self._held or self._gate.resting or self._gate.parked
-        if not self._tasks or (standing and self._ports.should_park()):
+        standing = self._held or self._gate.resting or self._gate.parked or self._gate.paused
+        if not (self._tasks or self._queue) or (standing and self._ports.should_park()):
             self._idle.set_result(None)
+        else:
+            self._ports.at_rest()
 
     def _outcome(self, node_id: str) -> NodeOutcome:
         return rules.outcome(self._ledger.state.node_states[node_id])
@@ -125,7 +158,7 @@ class FlowDriver:
 
     def _pump(self) -> None:
         """Starts all that can start, and notices when nothing is left to wait for."""
-        while self._queue:
+        while self._queue and not self._gate.paused:
             node = self._nodes[self._queue.popleft()]
             decision = rules.verdict(node, self._tolerated, self._outcome)
             if not decision.run:
@@ -238,12 +271,17 @@ class FlowDriver:
     async def _run_effectful(self, node: NodeSpec) -> None:
         job = Job(node, node.id, node.id, self._input(node))
         try:
+            if node.approval.enabled:
+                self._scope.begin(job)
+                job = await approved(self._scope, job)
             if node.type in COMPOSITE:
                 reply = await self._scope.composite(self._scope.begin(job))
             else:
                 state = self._earlier_state(node.id)
                 self._begin(node, job.input_data, state)
                 reply = await self._scope.leaf(job, state)
+        except RejectedError as error:
+            self._skip(node, str(error))
         except NodeError as error:
             self._fail(node, error)
         else:

@@ -4,6 +4,7 @@ For unit tests and `holdfast simulate`. What it shows is the flow's logic; retri
 """
 
 import asyncio
+import math
 import selectors as io_selectors
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from holdfast.checkpoints.resuming import plan_resume, rebase
 from holdfast.contracts.calls import FlowResult, FlowStart, NodeCall, NodeReply, PureBatch, PureReply
 from holdfast.contracts.messages import ModelCall, ModelReply, Usage
 from holdfast.contracts.names import OPEN_AGENT
+from holdfast.contracts.people import HumanAnswer, HumanRequest, complete, faults
 from holdfast.contracts.prompts import open_agent
 from holdfast.contracts.results import pack
 from holdfast.contracts.scripted import NoReplyError, scripted_reply
@@ -44,6 +46,8 @@ class Scripted(BaseModel):
     seconds: float = Field(default=0.0, ge=0)
     replies: list[Any] | None = None
     """For an agent or a manager: what its model says, in turn."""
+    answer: dict[str, Any] | None = None
+    """For a question or an approval: what a person answers, after `seconds`."""
 
 
 class NotScriptedError(LookupError):
@@ -100,6 +104,7 @@ class Simulation:
         self._run_id = run_id
         self._park_after = park_after
         self._calls: dict[str, int] = {}
+        self._ids = 0
         self.ledger = Ledger(CheckpointRecord(flow_id=flow.id, run_id=run_id))
         missing = [node.id for node in flow.nodes if node.id not in script and _needs_script(node)]
         if missing:
@@ -184,6 +189,33 @@ class Simulation:
 
     async def sleep(self, node: NodeSpec, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    def is_cancelled(self) -> bool:
+        return True
+
+    def new_id(self) -> str:
+        self._ids += 1
+        return f"request-{self._ids}"
+
+    async def wait_answer(self, request: HumanRequest, until: datetime | None) -> HumanAnswer | None:
+        name, scripted = self._scripted(request.path)
+        if scripted.answer is None and until is None:
+            raise NotScriptedError([name], "answer: {…}")
+        patience = math.inf if until is None else (until - self.now()).total_seconds()
+        takes = math.inf
+        if scripted.answer is not None:
+            answered_at = request.created_at + timedelta(seconds=scripted.seconds)
+            takes = max(0.0, (answered_at - self.now()).total_seconds())
+        await asyncio.sleep(max(0.0, min(patience, takes)))
+        if takes > patience or scripted.answer is None:
+            return None
+        answer = complete(request, HumanAnswer.model_validate({"by": "script", **scripted.answer}))
+        if unfit := faults(request, answer):
+            raise NodeError({"type": "BadAnswer", "message": "; ".join(unfit)})
+        return answer
+
+    def at_rest(self) -> None:
+        pass
 
     def should_park(self) -> bool:
         return self._park_after is not None and self.ledger.seq >= self._park_after

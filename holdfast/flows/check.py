@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pydantic import ValidationError
 
 from holdfast.flows import graph, selectors, templates
+from holdfast.flows.asking import check_asking
 from holdfast.flows.conditions import Condition
 from holdfast.flows.expressions import check_condition, check_selector
 from holdfast.flows.faults import Fault, FlowDefinitionError, Locate, ParamsCheck, Place
@@ -27,6 +28,7 @@ _TEMPLATED = {
     "http": ("url", "headers", "query", "body"),
     "transform": ("template",),
     "agent": ("system", "prompt"),
+    "human": ("prompt",),
 }
 
 
@@ -70,6 +72,7 @@ def _check_node(node: NodeSpec, locate: Locate, custom: Mapping[str, ParamsCheck
     faults += _check_choice_output(node, locate)
     faults += _check_caching(node, locate)
     faults += _check_templates(node, locate)
+    faults += check_asking(node, locate)
     return faults
 
 
@@ -177,15 +180,13 @@ def _remedy_for(error_type: str) -> str:
 
 
 def _check_reserved(node: NodeSpec, locate: Locate) -> Iterator[Fault]:
-    for name in ("approval", "streaming"):
-        streams = name == "streaming" and node.type in ("llm", "agent")
-        if getattr(node, name).enabled and not streams:
-            yield Fault(
-                "node/not-yet",
-                f"{name!r} is reserved and does nothing in this version",
-                locate(node.id, name),
-                f"Remove '{name}', so that nobody relies on it.",
-            )
+    if node.streaming.enabled and node.type not in ("llm", "agent"):
+        yield Fault(
+            "node/not-yet",
+            f"'streaming' does nothing on a {node.type!r} node",
+            locate(node.id, "streaming"),
+            "Remove 'streaming', so that nobody relies on it; 'llm' and 'agent' nodes have it.",
+        )
 
 
 def _check_transformers(node: NodeSpec, locate: Locate) -> Iterator[Fault]:

@@ -102,6 +102,7 @@ class Agent(_Composite):
     parallel_tool_calls: bool = True
     output_schema: dict[str, Any] | None = None
     delegate: bool = False
+    ask_before: Any = "write"
     memory: Any = None
     summarise: Any = None
     llm_error_handling: Any = AgentParams.model_fields["llm_error_handling"].get_default(call_default_factory=True)

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from holdfast.flows.conditions import Condition
 from holdfast.flows.params import FUNCTION, ModelParams, Params
+from holdfast.flows.people import ApprovalRule
 from holdfast.flows.spec import ErrorHandling, FlowSpec, NodeSpec
 
 END = "end"
@@ -81,6 +82,7 @@ class AgentParams(Params):
     parallel_tool_calls: bool = True
     output_schema: dict[str, Any] | None = None
     delegate: bool = False
+    ask_before: Literal["write", "never", "always"] | list[ApprovalRule] = "write"
     memory: MemoryParams | None = None
     summarise: SummariseParams | None = None
     llm_error_handling: ErrorHandling = Field(default_factory=_model_retries)

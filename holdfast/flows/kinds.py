@@ -23,6 +23,7 @@ from holdfast.flows.params import (
     ValidateParams,
     ValidateRegexParams,
 )
+from holdfast.flows.people import HumanParams
 from holdfast.flows.spec import NodeSpec
 
 
@@ -50,6 +51,7 @@ KINDS: dict[str, Kind] = {
     "validate-regex": Kind(ValidateRegexParams, "validate.regex", pure=True),
     "activity": Kind(ActivityParams, timeout=timedelta(hours=1)),
     "tool": Kind(ToolParams, "tool.call", timeout=timedelta(hours=1)),
+    "human": Kind(HumanParams),
     "agent": Kind(AgentParams),
     "map": Kind(MapParams),
     "flow": Kind(FlowParams),
@@ -59,9 +61,9 @@ KINDS: dict[str, Kind] = {
 
 CUSTOM = Kind(Params)
 INLINE = frozenset({"choice", "pass"})
-COMPOSITE = frozenset({"agent", "map", "flow", "graph-orchestrator", "linear-orchestrator"})
+COMPOSITE = frozenset({"human", "agent", "map", "flow", "graph-orchestrator", "linear-orchestrator"})
 """Kinds that a driver runs inside the workflow, step by step: their parts are activities, they are not."""
-NEVER_FUSED = COMPOSITE | {"delay", "activity"}
+NEVER_FUSED = COMPOSITE | {"delay", "activity", "human"}
 
 
 def is_custom(type_name: str) -> bool:
@@ -82,5 +84,5 @@ def is_pure(node: NodeSpec) -> bool:
 def is_fusable(node: NodeSpec) -> bool:
     """Pure, and with nothing that needs an activity of its own (a retry, a timeout, the cache)."""
     handling = node.error_handling
-    own_activity = handling.max_retries or handling.timeout_seconds or node.caching.enabled
+    own_activity = handling.max_retries or handling.timeout_seconds or node.caching.enabled or node.approval.enabled
     return is_pure(node) and node.type not in NEVER_FUSED and not own_activity

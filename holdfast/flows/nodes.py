@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast, dataclass_transform, get_origin, get_typ
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from holdfast.flows.conditions import Condition
-from holdfast.flows.spec import Caching, Dependency, ErrorHandling, NodeSpec, Transformer
+from holdfast.flows.spec import Approval, Caching, Dependency, ErrorHandling, NodeSpec, Streaming, Transformer
 
 _COMMON = frozenset(NodeSpec.model_fields) - {"type", "params"}
 _UNSET: Any = object()
@@ -48,6 +48,8 @@ class Node(_Declared):
     output_transformer: Transformer | Mapping[str, Any] | None = None
     error_handling: ErrorHandling | Mapping[str, Any] | None = None
     caching: Caching | Mapping[str, Any] | None = None
+    approval: Approval | Mapping[str, Any] | None = None
+    streaming: Streaming | Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] | None = None
     depends: Sequence[Any] = ()
 
@@ -223,6 +225,19 @@ class Python(Node):
 def function_name(function: Callable[..., Any]) -> str:
     """`module:name`, as a worker can find it again."""
     return f"{function.__module__}:{function.__qualname__}"
+
+
+class Human(Node):
+    """A question to a person: words, a choice, a form, a yes or no."""
+
+    type = "human"
+    prompt: str = "{{ question }}"
+    kind: str = "text"
+    choices: list[str] | None = None
+    form: dict[str, Any] | None = None
+    to: str | None = None
+    deadline: dict[str, Any] | None = None
+    reminders: list[float | str] = []
 
 
 class Choice(Node):

@@ -9,13 +9,16 @@ from holdfast.flows.check import check, nearest, param_faults
 from holdfast.flows.conditions import Condition
 from holdfast.flows.faults import Fault, FlowDefinitionError, ParamsCheck, Place
 from holdfast.flows.spec import (
+    Approval,
     Caching,
     CheckpointConfig,
+    Deadline,
     Dependency,
     ErrorHandling,
     FlowSpec,
     NodeSpec,
     SpecModel,
+    Streaming,
     Transformer,
 )
 from holdfast.flows.yaml_source import Path, Source, YamlSyntaxError, read
@@ -32,6 +35,10 @@ _NESTED: dict[str, type[SpecModel | Condition]] = {
     "condition": Condition,
     "operands": Condition,
     "checkpoint": CheckpointConfig,
+    "approval": Approval,
+    "deadline": Deadline,
+    "then": Deadline,
+    "streaming": Streaming,
 }
 
 

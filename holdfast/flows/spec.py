@@ -7,7 +7,7 @@ Models here ignore unknown fields, because a run started by a newer version must
 from functools import lru_cache
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from holdfast.flows.conditions import Condition
 
@@ -73,11 +73,39 @@ class Caching(SpecModel):
     enabled: bool = False
 
 
-class Approval(SpecModel):
-    """Reserved: asking a person before a node runs. `check` refuses it until it works."""
+class Deadline(SpecModel):
+    """When an answer is due, and what happens if there is none.
 
-    model_config = ConfigDict(extra="allow")
+    `wait`: the question stays open. `default`: `answer` is taken. `fail`: the node fails. `escalate`: somebody else is
+    asked, `to`, with the deadline `then`.
+    """
+
+    after: float | str
+    effect: Literal["wait", "default", "fail", "escalate"] = "wait"
+    answer: dict[str, Any] | None = None
+    to: str | None = None
+    then: "Deadline | None" = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Deadline":
+        if (self.effect == "default") != (self.answer is not None):
+            raise ValueError("'answer' belongs to the effect 'default', and it needs one")
+        if (self.effect == "escalate") != (self.to is not None):
+            raise ValueError("'to' belongs to the effect 'escalate', and it needs one")
+        return self
+
+
+class Approval(SpecModel):
+    """Asks a person before the node runs. `prompt` is a template over the node's input; `editable` names the fields of
+    it that the answer may change. Words without a yes or no are a yes if they fit `accept_pattern`."""
+
     enabled: bool = False
+    prompt: str | None = None
+    accept_pattern: str | None = None
+    editable: list[str] = Field(default_factory=list[str])
+    to: str | None = None
+    deadline: Deadline | None = None
+    reminders: list[float | str] = Field(default_factory=list[float | str])
 
 
 class Streaming(SpecModel):

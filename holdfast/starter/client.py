@@ -1,7 +1,9 @@
 """HoldfastClient: start runs, look at them, and go on from their checkpoints. Async; `Flow` is the sync way in."""
 
+import base64
+import contextlib
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from temporalio.client import (
@@ -20,15 +22,20 @@ from holdfast.checkpoints.models import CheckpointRecord, CheckpointSummary, Flo
 from holdfast.checkpoints.serial import seal, unseal, unseal_record
 from holdfast.contracts import names
 from holdfast.contracts.calls import FlowResult, FlowStart, RunConfig
+from holdfast.contracts.people import AnswerMessage, AnswerReceipt, HumanAnswer
 from holdfast.flows.check import ensure
 from holdfast.flows.ids import split_checkpoint_id
 from holdfast.flows.spec import FlowSpec
 from holdfast.starter.connecting import connect, ensure_search_attributes
 from holdfast.starter.errors import FlowFailedError, RunActiveError, RunCancelledError, RunExistsError
+from holdfast.starter.events import StreamEvent
+from holdfast.starter.people import OpenRequest, People, quoted
 from holdfast.starter.reader import RunReader
 from holdfast.starter.rebuild import started_with
 from holdfast.starter.runs import PendingNode, RunDetail, RunInfo, RunnableResult, run_status
+from holdfast.starter.streaming import RunStream
 
+_CURSOR = b"runs:"
 _STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
 _FLOW = SearchAttributeKey.for_keyword(names.ATTRIBUTE_FLOW)
 
@@ -40,6 +47,7 @@ class HoldfastClient:
         self.temporal = client
         self.task_queue = task_queue
         self._reader = RunReader(client)
+        self.people = People(client, self._reader)
 
     @classmethod
     async def connect(
@@ -137,6 +145,35 @@ class HoldfastClient:
         """Starts a run and waits for its end."""
         return await self.result(await self.start(flow, input_data, **options))
 
+    async def inbox(self, run_id: str | None = None, to: str | None = None, limit: int = 50) -> list[OpenRequest]:
+        """The questions that wait for an answer, oldest first; of all runs, or of one and what is inside it."""
+        return await self.people.inbox(run_id, to, limit)
+
+    async def send_input(
+        self,
+        run_id: str,
+        data: HumanAnswer | Mapping[str, Any],
+        *,
+        request_id: str | None = None,
+        entity_id: str | None = None,
+        by: str | None = None,
+        key: str | None = None,
+    ) -> AnswerReceipt:
+        """Answers a question of a run: the one named, the one of the node `entity_id`, or the only one that is open.
+
+        AnswerRefusedError when it is not taken. The same `key` again is the same answer.
+        """
+        answer = data if isinstance(data, HumanAnswer) else HumanAnswer.model_validate(values.encode(dict(data)))
+        message = AnswerMessage(request_id=request_id, entity_id=entity_id, data=answer, by=by)
+        return await self.people.answer(run_id, message, key=key)
+
+    async def pause(self, run_id: str, by: str | None = None) -> None:
+        """Lets nothing new begin in a run; what is in flight ends. `continue_run` lets it go on."""
+        await self.people.pause(run_id, by)
+
+    async def continue_run(self, run_id: str, by: str | None = None) -> None:
+        await self.people.go_on(run_id, by)
+
     async def cancel(self, run_id: str) -> None:
         """Asks a run to end. What has completed stays in its last checkpoint."""
         await self._reader.describe(run_id)
@@ -165,17 +202,29 @@ class HoldfastClient:
         self, flow_id: str | None = None, status: RunStatus | None = None, limit: int = 50
     ) -> list[RunInfo]:
         """Runs, newest first, from Temporal's visibility store. Flows inside a run are found through it."""
+        found, cursor = await self.page_of_runs(flow_id, status, limit)
+        while cursor is not None and len(found) < limit:
+            more, cursor = await self.page_of_runs(flow_id, status, limit - len(found), cursor)
+            found += more
+        return found
+
+    async def page_of_runs(
+        self, flow_id: str | None = None, status: RunStatus | None = None, limit: int = 50, cursor: str | None = None
+    ) -> tuple[list[RunInfo], str | None]:
+        """A page of runs, newest first, and the cursor of the next one. ValueError when the cursor is none of ours."""
         conditions = [f"WorkflowType = '{names.FLOW_RUN}'", "ParentWorkflowId IS NULL"]
         if flow_id is not None:
-            conditions.append(f"{names.ATTRIBUTE_FLOW} = '{_quoted(flow_id)}'")
+            conditions.append(f"{names.ATTRIBUTE_FLOW} = '{quoted(flow_id)}'")
         if status is not None:
             conditions.append(_status_condition(status))
-        found: list[RunInfo] = []
-        async for execution in self.temporal.list_workflows(
-            " AND ".join(conditions), page_size=min(limit, 1000), limit=limit
-        ):
-            found.append(await _info(execution))
-        return found
+        token = _token(cursor) if cursor is not None else None
+        pages = self.temporal.list_workflows(
+            " AND ".join(conditions), page_size=min(limit, 1000), next_page_token=token
+        )
+        await pages.fetch_next_page()
+        found = [await _info(execution) for execution in pages.current_page or []]
+        following = pages.next_page_token
+        return found, base64.urlsafe_b64encode(_CURSOR + following).decode() if following else None
 
     async def latest_checkpoint(self, run_id: str) -> FlowCheckpoint:
         return unseal(await self._reader.latest(run_id))
@@ -197,14 +246,31 @@ class HoldfastClient:
         """Transitions as they happen, until the run ends."""
         return self._reader.follow(run_id, after)
 
+    def stream(self, run_id: str, after: int = 0, *, tokens: bool = False) -> AsyncGenerator[StreamEvent]:
+        """Numbered events after `after`, as they happen, until the run ends; with `tokens`, partial texts too."""
+        return RunStream(self.temporal, self._reader, run_id).events(after, tokens=tokens)
+
+    async def create_run(self, flow: FlowSpec, input_data: Any = None, **options: Any) -> str:
+        """Another name for `start`."""
+        return await self.start(flow, input_data, **options)
+
+    async def resume_run(self, checkpoint: str | FlowCheckpoint, **options: Any) -> str:
+        """Another name for `resume`."""
+        return await self.resume(checkpoint, **options)
+
     async def definition(self, run_id: str) -> FlowSpec:
         """The flow as the run was started with."""
         await self._reader.describe(run_id)
         return (await started_with(self.temporal, run_id)).flow
 
 
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")
+def _token(cursor: str) -> bytes:
+    """Temporal's own token in a cursor of ours. Handed something else, the server would be asked again and again."""
+    with contextlib.suppress(ValueError):
+        found = base64.urlsafe_b64decode(cursor)
+        if found.startswith(_CURSOR):
+            return found.removeprefix(_CURSOR)
+    raise ValueError(f"{cursor!r:.50} is no cursor; take the one that the page before came with")
 
 
 def _status_condition(status: RunStatus) -> str:

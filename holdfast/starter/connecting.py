@@ -3,6 +3,7 @@
 import asyncio
 import time
 from datetime import timedelta
+from typing import Any
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
@@ -11,10 +12,15 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.service import RPCError, RPCStatusCode
 
-from holdfast.contracts.names import ATTRIBUTE_FLOW, ATTRIBUTE_STATUS
+from holdfast.contracts.names import ATTRIBUTE_FLOW, ATTRIBUTE_REQUESTS, ATTRIBUTE_STATUS
 
 _READY_SECONDS = 10.0
-_ATTRIBUTES = (ATTRIBUTE_STATUS, ATTRIBUTE_FLOW)
+_KEYWORD = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+_ATTRIBUTES: dict[str, Any] = {
+    ATTRIBUTE_FLOW: _KEYWORD,
+    ATTRIBUTE_STATUS: _KEYWORD,
+    ATTRIBUTE_REQUESTS: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
+}
 
 
 class NotReachableError(ConnectionError):
@@ -70,15 +76,15 @@ async def ensure_search_attributes(client: Client) -> None:
         known = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
         missing = [name for name in _ATTRIBUTES if name not in known.custom_attributes]
         if missing:
-            keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
             request = AddSearchAttributesRequest(
-                namespace=client.namespace, search_attributes=dict.fromkeys(missing, keyword)
+                namespace=client.namespace, search_attributes={name: _ATTRIBUTES[name] for name in missing}
             )
             await operator.add_search_attributes(request)
     except RPCError as error:
         if error.status == RPCStatusCode.ALREADY_EXISTS:
             return
-        names = " ".join(f"--name {name} --type Keyword" for name in _ATTRIBUTES)
+        kinds = {_KEYWORD: "Keyword"}
+        names = " ".join(f"--name {name} --type {kinds.get(kind, 'KeywordList')}" for name, kind in _ATTRIBUTES.items())
         raise NotReachableError(
             f"[temporal/search-attributes] they could not be registered: {error}\n"
             f"  Register them by hand: temporal operator search-attribute create {names}"

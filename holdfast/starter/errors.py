@@ -50,3 +50,17 @@ class FlowFailedError(RunError):
         self.error = error or {}
         self.node_id: str | None = self.error.get("node_id")
         self.checkpoint_id = checkpoint_id
+
+
+class RequestNotFoundError(LookupError):
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"[answer/no-request] no run waits for {request_id!r}; 'holdfast inbox' lists what is open")
+        self.request_id = request_id
+
+
+class AnswerRefusedError(RunError):
+    """An answer that was not taken; `code` says why: already answered, unfit, unknown."""
+
+    def __init__(self, run_id: str, message: str, code: str) -> None:
+        super().__init__(f"run {run_id!r}: {message}", run_id)
+        self.code = code

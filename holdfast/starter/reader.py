@@ -90,10 +90,8 @@ class RunReader:
         if description.status in (WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.FAILED):
             result = await self.close_result(run_id)
             return unpack(result) if result is not None else None
-        if description.status != WorkflowExecutionStatus.RUNNING:
-            memo = await description.memo()
-            return memo.get(names.MEMO_SNAPSHOT)
-        return None
+        # A run that waits for people has left it there as well, and takes it away when it goes on.
+        return (await description.memo()).get(names.MEMO_SNAPSHOT)
 
     async def close_result(self, run_id: str) -> FlowResult | None:
         """The result a closed run left, also in its failure; one call, no worker. None when it left none."""
@@ -170,36 +168,45 @@ class RunReader:
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncGenerator[Transition]:
         """Transitions as they happen, until the run ends. Long-polls the history, which costs the run nothing."""
-        async for event in self._events(run_id):
-            if event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+        known = await self.describe(run_id)
+        for transition in await self.transitions(run_id, after):
+            after = transition.seq
+            yield transition
+        async for execution, event in self._events(run_id, known.run_id):
+            told = execution == known.run_id and event.event_id <= known.history_length
+            if told or event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
                 continue
-            page: list[Any] = [None]
-            while page:
-                query = ListQuery(after=after, limit=_PAGE)
-                page = cast(list[Any], await self._query(run_id, names.QUERY_TRANSITIONS, query) or [])
-                for item in page:
-                    transition = _TRANSITION.validate_python(item)
-                    # An execution that continued another one knows only what happened since.
-                    if transition.seq == after + 1:
-                        after = transition.seq
-                        yield transition
-                if page and page[-1]["seq"] != after:
-                    break
+            for transition in await self._news(run_id, after):
+                after = transition.seq
+                yield transition
         for transition in await self.transitions(run_id, after):
             yield transition
 
-    async def _events(self, run_id: str) -> AsyncGenerator[HistoryEvent]:
-        execution: str | None = None
+    async def _news(self, run_id: str, after: int) -> list[Transition]:
+        """What has happened after `after`, without a hole: from the worker that has the run, or from its history."""
+        found: list[Transition] = []
         while True:
+            seen = found[-1].seq if found else after
+            query = ListQuery(after=seen, limit=_PAGE)
+            page = cast(list[Any] | None, await self._query(run_id, names.QUERY_TRANSITIONS, query))
+            if page is None or (page and page[0]["seq"] != seen + 1):
+                # Nobody answers, or an execution that continued another one knows only what happened since.
+                return [*found, *await self.transitions(run_id, seen)]
+            found += [_TRANSITION.validate_python(item) for item in page]
+            if len(page) < _PAGE:
+                return found
+
+    async def _events(self, run_id: str, execution: str | None) -> AsyncGenerator[tuple[str | None, HistoryEvent]]:
+        """The events of an execution and of those that continue it, as they come, each with its execution."""
+        while execution is not None:
             handle = self._client.get_workflow_handle(run_id, run_id=execution)
-            execution = None
+            following: str | None = None
             async for event in handle.fetch_history_events(wait_new_event=True):
                 if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
                     attributes = event.workflow_execution_continued_as_new_event_attributes
-                    execution = attributes.new_execution_run_id
-                yield event
-            if execution is None:
-                return
+                    following = attributes.new_execution_run_id
+                yield execution, event
+            execution = following
 
 
 def _continued(started: HistoryEvent) -> bool:

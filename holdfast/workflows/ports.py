@@ -1,6 +1,7 @@
 """The engine's ports as Temporal commands."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -29,11 +30,13 @@ from holdfast.contracts.calls import (
 )
 from holdfast.contracts.messages import ModelCall, ModelReply
 from holdfast.contracts.names import CALL_MODEL, FLOW_FAILED, FLOW_RUN, NODE_FAILED, RUN_PURE, WORKER_SHUTDOWN
+from holdfast.contracts.people import HumanAnswer, HumanRequest
 from holdfast.engine.ports import NodeError
 from holdfast.flows.kinds import kind_of
 from holdfast.flows.params import ActivityParams
 from holdfast.flows.shapes import is_object
 from holdfast.flows.spec import ErrorHandling, NodeSpec
+from holdfast.workflows.inbox import Inbox
 
 _BATCH_TIMEOUT = timedelta(minutes=10)
 _MOST_LOSSES = 20
@@ -50,9 +53,17 @@ _Reply = TypeVar("_Reply", NodeReply, ModelReply)
 class TemporalPorts:
     """Every node becomes an activity whose type is its kind and whose id is its path."""
 
-    def __init__(self, config: RunConfig, listener: Callable[[Transition], None]) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        listener: Callable[[Transition], None],
+        inbox: Inbox,
+        resting: Callable[[], None],
+    ) -> None:
         self._config = config
         self._listener = listener
+        self._inbox = inbox
+        self._resting = resting
         self._children = 0
 
     def now(self) -> datetime:
@@ -60,6 +71,27 @@ class TemporalPorts:
 
     def recorded(self, transition: Transition) -> None:
         self._listener(transition)
+
+    def at_rest(self) -> None:
+        self._resting()
+
+    def is_cancelled(self) -> bool:
+        return workflow.cancellation_reason() is not None
+
+    def new_id(self) -> str:
+        return str(workflow.uuid4())
+
+    async def wait_answer(self, request: HumanRequest, until: datetime | None) -> HumanAnswer | None:
+        self._inbox.look_for_early(request)
+        patience = None if until is None else max(timedelta(), until - workflow.now())
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: self._inbox.answer_to(request) is not None,
+                timeout=patience,
+                timeout_summary=f"{request.path}: deadline or reminder",
+            )
+        # An answer that came at the moment of the deadline counts: whoever gave it may have been told so.
+        return self._inbox.answer_to(request)
 
     def should_park(self) -> bool:
         info = workflow.info()

@@ -74,7 +74,7 @@ def test_a_faulty_flow_is_refused_with_everything_that_is_wrong() -> None:
         (
             {"a": {"approval": {"enabled": True}}},
             {},
-            ("node/not-yet", "a", "'approval' is reserved and does nothing in this version"),
+            ("node/bad-field", "a", "an approval does nothing on a 'pass' node"),
         ),
         (
             {"a": {"output_transformer": {"path": "$.a", "selector": {"x": ["$.["]}}}},

@@ -78,7 +78,7 @@ def test_a_checkpoint_has_the_documented_fields() -> None:
         "id", "flow_id", "workflow_id", "run_id", "status", "node_states", "completed_node_ids", "pending_node_ids",
         "original_input", "original_config", "pending_input_context", "created_at", "updated_at", "version",
         "dynamiq_version", "metadata", "parent_checkpoint_id", "sequence_number", "checksum", "trace_context",
-        "original_trace_id",
+        "original_trace_id", "pending_inputs", "answered_inputs",
     }  # fmt: skip
 
     assert json.loads(checkpoint().model_dump_json()).keys() == documented

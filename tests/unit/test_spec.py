@@ -55,10 +55,10 @@ def test_what_a_newer_version_added_is_ignored() -> None:
     assert FlowSpec.model_validate({"id": "f", "colour": "red"}) == FlowSpec(id="f")
 
 
-def test_a_reserved_field_keeps_what_was_written_in_it() -> None:
-    node = NodeSpec.model_validate({"id": "a", "type": "pass", "approval": {"event": "approval"}})
+def test_an_extra_of_streaming_is_kept_as_it_was_written() -> None:
+    node = NodeSpec.model_validate({"id": "a", "type": "pass", "streaming": {"event": "x"}})
 
-    assert node.model_dump()["approval"] == {"event": "approval"}
+    assert node.model_dump()["streaming"] == {"event": "x"}
 
 
 def test_a_node_is_found_by_its_id() -> None:

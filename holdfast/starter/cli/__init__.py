@@ -18,6 +18,11 @@ Run flows that survive crashes.
   holdfast checkpoint [ID]        one checkpoint, as JSON or YAML   (a run's id: its latest)
   holdfast resume ID              a new run that does only what that checkpoint had not done
   holdfast cancel RUN             end a run; what it has done is kept
+  holdfast pause RUN              let nothing new begin in a run   (continue: let it go on)
+  holdfast inbox                  the questions that wait for an answer
+  holdfast approve RUN [REQUEST]  let it be done   (reject: not; answer: words, a choice, a form)
+  holdfast watch RUN              a run, live
+  holdfast serve                  the HTTP API and the console page   (openapi: its document)
   holdfast check FLOW             find mistakes without running anything
   holdfast simulate FLOW          run the flow's logic with scripted results, without a server
   holdfast worker                 a worker for a Temporal server that runs elsewhere
@@ -122,6 +127,47 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--format", choices=["json", "yaml"], default="json")
     one.add_argument("--show-secrets", action="store_true", help="do not hide fields with names like 'api_key'")
 
+    watch = add("watch", "a run, live, until it ends", "holdfast watch my-run", server)
+    watch.add_argument("run", metavar="RUN")
+    watch.add_argument("--after", type=int, default=0, metavar="ID", help="only events after this number")
+
+    person = argparse.ArgumentParser(add_help=False)
+    person.add_argument("--by", metavar="NAME", help="who it is (default: your user name)")
+    question = argparse.ArgumentParser(add_help=False)
+    question.add_argument("run", metavar="RUN")
+    question.add_argument("request", metavar="REQUEST", nargs="?", help="the question; default: the one that is open")
+    question.add_argument("--feedback", metavar="TEXT", help="your words")
+
+    box = add("inbox", "the questions that wait for an answer, oldest first", "holdfast inbox --to finance", server)
+    box.add_argument("--run", help="only of this run and the flows inside it")
+    box.add_argument("--to", metavar="NAME", help="only for this person or group")
+    box.add_argument("--limit", type=int, default=50)
+    yes = add(
+        "approve",
+        "let it be done",
+        "holdfast approve my-run\nholdfast approve my-run --data '{\"amount\": 7}'",
+        server,
+        person,
+        question,
+    )
+    yes.add_argument("--data", metavar="JSON", help="changed fields, where some may be edited")
+    add("reject", "do not let it be done", "holdfast reject my-run --feedback 'too much'", server, person, question)
+    words = add("answer", "answer a question", "holdfast answer my-run --choice blue", server, person, question)
+    words.add_argument("--choice", metavar="NAME", help="one of the choices")
+    words.add_argument("--data", metavar="JSON", help="what the form asks for")
+    for name, summary in (("pause", "let nothing new begin in a run"), ("continue", "let a paused run go on")):
+        held = add(name, summary, f"holdfast {name} my-run", server, person)
+        held.add_argument("run", metavar="RUN")
+
+    words = "the HTTP API and the console page, until Ctrl-C"
+    serve = add("serve", words, "holdfast serve --flows flows", server, queue)
+    serve.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, which needs no tokens")
+    serve.add_argument("--port", type=int, default=8080, help="default: 8080, else a free one")
+    serve.add_argument("--flows", metavar="FOLDER", help="flows in YAML that can be started by name")
+    serve.add_argument("--tokens", metavar="FILE", help="a YAML list of {token, namespace, name}")
+    serve.add_argument("--ui-url", help="the Temporal Web UI, for links")
+    add("openapi", "the API's OpenAPI document", "holdfast openapi > openapi.json", common)
+
     cancel = add("cancel", "end a run; what it has done is kept", "holdfast cancel my-run", server)
     cancel.add_argument("run", metavar="RUN")
 
@@ -167,6 +213,15 @@ _MODULES = {
     "checkpoints": "looking",
     "checkpoint": "looking",
     "cancel": "looking",
+    "watch": "running",
+    "inbox": "people",
+    "approve": "people",
+    "reject": "people",
+    "answer": "people",
+    "pause": "people",
+    "continue": "people",
+    "serve": "serving",
+    "openapi": "serving",
 }
 
 

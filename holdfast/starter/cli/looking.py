@@ -23,16 +23,16 @@ _COLOURS = {
 }
 
 
-def _console() -> Console:
+def console() -> Console:
     """Ids are there to be copied: a narrow terminal wraps lines, it does not cut them into pieces."""
     return Console(width=max(Console().width, 160))
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def table(*columns: str) -> Table:
+    made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, no_wrap=True)
-    return table
+        made.add_column(column, no_wrap=True)
+    return made
 
 
 def _coloured(status: str) -> str:
@@ -40,7 +40,7 @@ def _coloured(status: str) -> str:
     return f"[{colour}]{status}[/{colour}]" if colour else status
 
 
-def _time(moment: datetime | None) -> str:
+def time_of(moment: datetime | None) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else ""
 
 
@@ -51,13 +51,13 @@ def runs_command(options: argparse.Namespace) -> int:
         if options.json:
             print_json([run.model_dump(mode="json") for run in runs])
             return FINISHED
-        table = _table("run", "flow", "status", "done", "started", "ended")
+        listing = table("run", "flow", "status", "done", "started", "ended")
         for run in runs:
             done = f"{run.done}/{run.total}"
-            table.add_row(
-                run.run_id, run.flow_id, _coloured(run.status), done, _time(run.started_at), _time(run.closed_at)
+            listing.add_row(
+                run.run_id, run.flow_id, _coloured(run.status), done, time_of(run.started_at), time_of(run.closed_at)
             )
-        _console().print(table if runs else "no runs; start one with 'holdfast run FLOW'")
+        console().print(listing if runs else "no runs; start one with 'holdfast run FLOW'")
         return FINISHED
 
     return with_session(options, work)
@@ -76,33 +76,31 @@ def show_command(options: argparse.Namespace) -> int:
                 nodes.setdefault(node_id, {"status": "pending", "attempts": 0, "error": None})
             print_json({**run.model_dump(mode="json"), "checkpoint_id": checkpoint.id, "nodes": nodes})
             return FINISHED
-        console = _console()
+        screen = console()
         counts = f"{len(checkpoint.completed_node_ids)} of {run.total or len(checkpoint.node_states)} nodes done"
-        console.print(f"run {run.run_id} of flow {run.flow_id}: {_coloured(run.status)}, {counts}")
-        table = _table("node", "type", "status", "attempts", "started", "seconds", "")
+        screen.print(f"run {run.run_id} of flow {run.flow_id}: {_coloured(run.status)}, {counts}")
+        listing = table("node", "type", "status", "attempts", "started", "seconds", "")
         for node_id in [
             *checkpoint.node_states,
             *(n for n in checkpoint.pending_node_ids if n not in checkpoint.node_states),
         ]:
             state = checkpoint.node_states.get(node_id)
             if state is None:
-                table.add_row(node_id, "", "pending")
+                listing.add_row(node_id, "", "pending")
                 continue
             span = (state.completed_at - state.started_at) if state.completed_at and state.started_at else None
             seconds = f"{span.total_seconds():.2f}" if span is not None else ""
             error = str((state.error or {}).get("message", ""))
             tries = str(state.attempts or "")
-            table.add_row(
-                node_id, state.node_type, _coloured(state.status), tries, _time(state.started_at), seconds, error
+            listing.add_row(
+                node_id, state.node_type, _coloured(state.status), tries, time_of(state.started_at), seconds, error
             )
-        console.print(table)
+        screen.print(listing)
         for pending in run.pending:
             failure = f": {pending.last_failure}" if pending.last_failure else ""
-            console.print(
-                f"now: {pending.node_id} {pending.state}, attempt {pending.attempt}{failure}", highlight=False
-            )
+            screen.print(f"now: {pending.node_id} {pending.state}, attempt {pending.attempt}{failure}", highlight=False)
         link = session.link(run.run_id)
-        console.print(
+        screen.print(
             f"\nlatest checkpoint {checkpoint.id}" + (f"\n{link}" if link else ""), highlight=False, soft_wrap=True
         )
         return FINISHED
@@ -117,13 +115,13 @@ def checkpoints_command(options: argparse.Namespace) -> int:
         if options.json:
             print_json([summary.model_dump(mode="json") for summary in found])
             return FINISHED
-        table = _table("checkpoint", "after", "node", "status", "done", "time")
+        listing = table("checkpoint", "after", "node", "status", "done", "time")
         for entry in found:
             done = f"{entry.completed}/{entry.total}"
-            table.add_row(
-                entry.id, entry.event, entry.node_id or "", _coloured(entry.status), done, _time(entry.created_at)
+            listing.add_row(
+                entry.id, entry.event, entry.node_id or "", _coloured(entry.status), done, time_of(entry.created_at)
             )
-        _console().print(table)
+        console().print(listing)
         return FINISHED
 
     return with_session(options, work)

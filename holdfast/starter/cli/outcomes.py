@@ -13,8 +13,10 @@ from holdfast.loading import LoadError
 from holdfast.starter.connecting import NotReachableError
 from holdfast.starter.embedded import ServerError
 from holdfast.starter.errors import (
+    AnswerRefusedError,
     FlowFailedError,
     NoCheckpointError,
+    RequestNotFoundError,
     RunActiveError,
     RunCancelledError,
     RunExistsError,
@@ -33,6 +35,8 @@ _CODES: list[tuple[type[Exception], int]] = [
     (RunCancelledError, FAILED),
     (RunNotFoundError, NOT_FOUND),
     (NoCheckpointError, NOT_FOUND),
+    (RequestNotFoundError, NOT_FOUND),
+    (AnswerRefusedError, FAILED),
     (NotReachableError, UNREACHABLE),
     (ServerError, UNREACHABLE),
     (FlowDefinitionError, USAGE),

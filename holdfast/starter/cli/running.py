@@ -5,11 +5,15 @@ import sys
 from typing import Any
 
 from holdfast.checkpoints.ledger import (
+    InputReceived,
+    InputRequested,
     NodeAdvanced,
     NodeCompleted,
     NodeFailed,
     NodeSkipped,
     NodeStarted,
+    RunContinued,
+    RunPaused,
     RunResumed,
     Transition,
 )
@@ -74,6 +78,26 @@ async def _follow(session: Session, run_id: str, options: argparse.Namespace) ->
     return FINISHED
 
 
+def watch_command(options: argparse.Namespace) -> int:
+    """Follows a run that somebody else has started. Watching costs it nothing."""
+
+    async def work(session: Session) -> int:
+        await session.client.get_run(options.run)
+        if options.json:
+            async for event in session.client.stream(options.run, options.after):
+                print(event.model_dump_json(), flush=True)
+            return FINISHED
+        started: dict[str, Any] = {}
+        async for transition in session.client.follow(options.run, options.after // 2):
+            for line in _lines(transition, started):
+                print(line, flush=True)
+        run = await session.client.get_run(options.run)
+        print(run.status.value)
+        return FINISHED
+
+    return with_session(options, work)
+
+
 def _result_data(result: RunnableResult, link: str | None) -> dict[str, Any]:
     data = result.model_dump(mode="json")
     return {"run_id": result.run_id, "status": "completed", "output": data["output"], "ui": link}
@@ -97,6 +121,15 @@ def _lines(transition: Transition, started: dict[str, Any]) -> list[str]:
             return [f"  ✗  {transition.path}: {transition.error.get('message')}"]
         case NodeSkipped():
             return [f"  –  {transition.path}  ({transition.reason})"]
+        case InputRequested():
+            request = transition.request
+            return [f"  ?  {transition.path}: {request['prompt']}", f"     holdfast inbox   (question {request['id']})"]
+        case InputReceived():
+            return [f"  ←  {transition.path}: answered by {transition.answer.get('by') or 'somebody'}"]
+        case RunPaused():
+            return [f"  ‖  paused by {transition.by or 'somebody'}"]
+        case RunContinued():
+            return [f"  ▸  continued by {transition.by or 'somebody'}"]
         case RunResumed():
             kept = ", ".join(transition.kept) or "nothing"
             return [f"  resumed from {transition.checkpoint_id}; kept: {kept}", *transition.warnings]

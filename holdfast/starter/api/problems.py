@@ -1,0 +1,95 @@
+"""Errors as `application/problem+json`, with the same codes as everywhere else."""
+
+import re
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from temporalio.service import RPCError, RPCStatusCode
+
+from holdfast.checkpoints.validation import InvalidCheckpointError
+from holdfast.checkpoints.values import UnserialisableError
+from holdfast.flows.faults import FlowDefinitionError
+from holdfast.starter.connecting import NotReachableError
+from holdfast.starter.errors import (
+    AnswerRefusedError,
+    NoCheckpointError,
+    RequestNotFoundError,
+    RunActiveError,
+    RunExistsError,
+    RunNotFoundError,
+)
+
+_STATUS: dict[type[Exception], int] = {
+    RunNotFoundError: 404,
+    RequestNotFoundError: 404,
+    NoCheckpointError: 404,
+    RunExistsError: 409,
+    RunActiveError: 409,
+    AnswerRefusedError: 409,
+    FlowDefinitionError: 422,
+    UnserialisableError: 422,
+    InvalidCheckpointError: 422,
+    NotReachableError: 503,
+}
+_CALLERS_FAULT = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION})
+_CODE = re.compile(r"\[([\w-]+/[\w-]+)\]\s*")
+
+
+class ProblemError(Exception):
+    """A problem of the request itself."""
+
+    def __init__(self, status: int, code: str, detail: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.headers = headers or {}
+
+
+def problem(status: int, code: str, detail: str, headers: dict[str, str] | None = None, **more: Any) -> JSONResponse:
+    body = {"type": f"urn:holdfast:error:{code}", "title": code, "status": status, "detail": detail, **more}
+    return JSONResponse(body, status, media_type="application/problem+json", headers=headers)
+
+
+def install(app: FastAPI) -> None:
+    """Every error that a caller can do something about becomes a problem; any other is a 500 without details."""
+
+    async def known(_: Request, error: Exception) -> JSONResponse:
+        status = next(number for kind, number in _STATUS.items() if isinstance(error, kind))
+        found = _CODE.search(str(error))
+        code = found.group(1) if found else "request/failed"
+        if isinstance(error, FlowDefinitionError):
+            faults = [{"code": fault.code, "message": fault.message, "remedy": fault.remedy} for fault in error.faults]
+            return problem(status, "flow/faulty", str(error), faults=faults)
+        # An answer that does not fit is the caller's to mend; one that came too late is not.
+        status = 422 if code == "answer/unfit" else status
+        return problem(status, code, _CODE.sub("", str(error)))
+
+    async def own(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, ProblemError)
+        return problem(error.status, error.code, str(error), error.headers)
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        faults = [{"where": ".".join(map(str, fault["loc"])), "message": fault["msg"]} for fault in error.errors()]
+        said = "; ".join(f"{fault['where']}: {fault['message']}" for fault in faults[:5])
+        return problem(422, "request/invalid", said, faults=faults)
+
+    async def plain(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        return problem(error.status_code, f"http/{error.status_code}", str(error.detail), dict(error.headers or {}))
+
+    async def temporal(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RPCError)
+        if error.status in _CALLERS_FAULT:
+            return problem(422, "request/invalid", str(error))
+        return problem(503, "temporal/not-reachable", f"Temporal: {error}", {"Retry-After": "5"})
+
+    app.add_exception_handler(RPCError, temporal)
+    for kind in _STATUS:
+        app.add_exception_handler(kind, known)
+    app.add_exception_handler(ProblemError, own)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, plain)

@@ -1,0 +1,117 @@
+// The console: one page, four views, chosen by the part of the address after `#`.
+
+import { html, render, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
+import { Holdfast, isTemporary } from "./client.js";
+import { RunView } from "./run.js";
+import { Server } from "./server.js";
+import { InboxView, RunsView, StartView } from "./views.js";
+
+// Not localStorage: a token is gone when the tab is closed.
+const TOKEN = "holdfast.token";
+const VIEWS = { inbox: "Inbox", runs: "Runs", start: "Start" };
+
+function App() {
+  const [view, argument] = useHash();
+  const [token, setToken] = useState(sessionStorage.getItem(TOKEN));
+  const [wanted, setWanted] = useState(false);
+  const [lost, setLost] = useState(false);
+  const [waiting, setWaiting] = useState(0);
+  const settings = useSettings();
+  const server = useMemo(() => {
+    const failed = (error) => (error.status === 401 ? setWanted(true) : setLost(isTemporary(error) && error.status !== 429));
+    return { holdfast: new Holdfast({ token }), failed, reached: () => setLost(false) };
+  }, [token]);
+  const main = useRef(null);
+  const begun = useRef(false);
+  useEffect(() => {
+    document.title = `${waiting ? `(${waiting}) ` : ""}${VIEWS[view] ?? "Run"} – Holdfast`;
+  }, [view, waiting]);
+  useEffect(() => {
+    // The keyboard goes where the eyes go; but not when the page has just been opened.
+    if (begun.current) main.current.querySelector("h1")?.focus();
+    begun.current = true;
+  }, [view, argument]);
+  const give = (text) => {
+    sessionStorage.setItem(TOKEN, text);
+    setToken(text);
+    setWanted(false);
+  };
+  return html`
+    <${Server.Provider} value=${server}>
+      <a class="skip-link" href="#main" onClick=${(event) => (event.preventDefault(), main.current.focus())}>To the content</a>
+      <${Header} view=${view} waiting=${waiting} />
+      <main id="main" tabindex="-1" ref=${main}>
+        <p class=${lost ? "notice" : "hidden"} role="status">${lost && "The server does not answer. Trying again; nothing is lost."}</p>
+        ${wanted ? html`<${TokenForm} wrong=${token !== null} onToken=${give} />` : html`<${View} key=${`${view} ${argument} ${token}`} ...${{ view, argument, settings }} onCount=${setWaiting} />`}
+      </main>
+    <//>
+  `;
+}
+
+function View({ view, argument, settings, onCount }) {
+  if (view === "run") return html`<${RunView} runId=${argument} settings=${settings} />`;
+  if (view === "runs") return html`<${RunsView} />`;
+  if (view === "start") return html`<${StartView} />`;
+  return html`<${InboxView} onCount=${onCount} />`;
+}
+
+function Header({ view, waiting }) {
+  return html`
+    <header>
+      <a class="brand" href="#/inbox">Holdfast</a>
+      <nav aria-label="Views">
+        ${Object.entries(VIEWS).map(
+          ([name, words]) => html`<a key=${name} href="#/${name}" aria-current=${view === name ? "page" : undefined}>${words}${name === "inbox" && waiting > 0 ? ` (${waiting})` : ""}</a>`,
+        )}
+      </nav>
+    </header>
+  `;
+}
+
+function TokenForm({ wrong, onToken }) {
+  const [text, setText] = useState("");
+  return html`
+    <h1 tabindex="-1">Who are you?</h1>
+    <form class="card" onSubmit=${(event) => (event.preventDefault(), onToken(text.trim()))}>
+      ${wrong && html`<p class="problem" role="alert">The server does not know this token.</p>`}
+      <div class="field">
+        <label for="token">Your token</label>
+        <input id="token" type="password" autocomplete="off" required value=${text} onInput=${(event) => setText(event.target.value)} />
+        <p class="quiet">It is kept in this tab only, until you close it.</p>
+      </div>
+      <div class="buttons"><button type="submit" class="yes">Go on</button></div>
+    </form>
+  `;
+}
+
+function useHash() {
+  const read = () => {
+    const [, view = "", ...rest] = location.hash.split("/");
+    return [view || "inbox", decoded(rest.join("/"))];
+  };
+  const [place, setPlace] = useState(read);
+  useEffect(() => {
+    const changed = () => setPlace(read());
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return place;
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function useSettings() {
+  const [settings, setSettings] = useState({});
+  useEffect(() => {
+    fetch("/console/settings.json").then((reply) => reply.json()).then(setSettings, () => {});
+  }, []);
+  return settings;
+}
+
+render(html`<${App} />`, document.getElementById("app"));

@@ -1,0 +1,130 @@
+// Data as people can read it: tables instead of JSON, and a conversation as one. Everything becomes text nodes; nothing
+// that comes from a run is ever markup, a link or a style.
+
+import { html } from "./vendor/htm-preact.js";
+import { isObject, label, moment, relative, short } from "./words.js";
+
+const MOST_ROWS = 25;
+const DEEPEST = 2;
+
+export function When({ at }) {
+  return html`<time datetime=${at} title=${new Date(at).toLocaleString()}>${relative(at)}, ${moment(at)}</time>`;
+}
+
+/** A badge: a word and a colour, never a colour alone. */
+export function Badge({ state, words }) {
+  return html`<span class="badge ${state}">${words[state] ?? state}</span>`;
+}
+
+/** A value for people, and all of it as JSON for those who want that. */
+export function Data({ value, what = "data" }) {
+  if (value === undefined || value === null) return html`<p class="quiet">nothing</p>`;
+  const simple = typeof value !== "object";
+  return html`
+    <div class="data">
+      <${Readable} value=${value} depth=${0} />
+      ${!simple && html`<${AllOfIt} value=${value} what=${what} />`}
+    </div>
+  `;
+}
+
+function AllOfIt({ value, what }) {
+  return html`
+    <details>
+      <summary>Show all <span class="hidden">of ${what}</span></summary>
+      <pre tabindex="0">${JSON.stringify(value, null, 2)}</pre>
+    </details>
+  `;
+}
+
+function Readable({ value, depth }) {
+  if (Array.isArray(value)) return html`<${List} items=${value} depth=${depth} />`;
+  if (isObject(value) && isMarked(value)) return html`<span class="value">${unmarked(value)}</span>`;
+  if (isObject(value)) return html`<${Table} data=${value} depth=${depth} />`;
+  return html`<span class="value">${scalar(value)}</span>`;
+}
+
+// What JSON has no form for travels as an object with a mark: {"__datetime__": "…"}.
+function isMarked(value) {
+  const names = Object.keys(value);
+  return names.length === 1 && /^__\w+__$/.test(names[0]) && typeof Object.values(value)[0] === "string";
+}
+
+function unmarked(value) {
+  const [[name, inner]] = Object.entries(value);
+  return name === "__bytes__" ? `${Math.floor((inner.length * 3) / 4)} bytes` : inner;
+}
+
+function Table({ data, depth }) {
+  const entries = Object.entries(data);
+  if (!entries.length) return html`<span class="quiet">empty</span>`;
+  if (depth > DEEPEST) return html`<span class="quiet">${entries.length} fields</span>`;
+  return html`
+    <table>
+      <tbody>
+        ${entries.slice(0, MOST_ROWS).map(
+          ([name, value]) => html`
+            <tr key=${name}>
+              <th scope="row" title=${name}>${label(name)}</th>
+              <td><${Readable} value=${value} depth=${depth + 1} /></td>
+            </tr>
+          `,
+        )}
+      </tbody>
+    </table>
+    <${More} count=${entries.length} />
+  `;
+}
+
+function List({ items, depth }) {
+  if (!items.length) return html`<span class="quiet">none</span>`;
+  if (depth > DEEPEST) return html`<span class="quiet">${items.length} entries</span>`;
+  return html`
+    <ul>
+      ${items.slice(0, MOST_ROWS).map((item, index) => html`<li key=${index}><${Readable} value=${item} depth=${depth + 1} /></li>`)}
+    </ul>
+    <${More} count=${items.length} />
+  `;
+}
+
+function More({ count }) {
+  return count > MOST_ROWS && html`<p class="quiet">and ${count - MOST_ROWS} more</p>`;
+}
+
+function scalar(value) {
+  if (value === true) return "yes";
+  if (value === false) return "no";
+  if (value === null || value === undefined) return "–";
+  return short(String(value), 2000);
+}
+
+const WHO = { system: "Instructions", user: "Request", assistant: "Agent", tool: "Tool" };
+
+/** What an agent and its model have said, with the tools it used. */
+export function Conversation({ messages, partial }) {
+  return html`
+    <ol class="chat" aria-label="Conversation">
+      ${messages.map((message, index) => html`<${Turn} key=${index} message=${message} />`)}
+      ${partial && html`<li key="partial" class="turn assistant"><b>Agent is writing</b><p class="value">${partial}</p></li>`}
+    </ol>
+  `;
+}
+
+function Turn({ message }) {
+  const who = WHO[message.role] ?? message.role;
+  return html`
+    <li class="turn ${message.role}">
+      <b>${who}${message.name ? ` ${message.name}` : ""}</b>
+      ${message.reasoning && html`<details><summary>Thinking</summary><p class="value">${message.reasoning}</p></details>`}
+      ${words(message.content) && html`<p class="value">${words(message.content)}</p>`}
+      ${(message.tool_calls ?? []).map(
+        (call) => html`<div key=${call.id} class="call"><span>uses <b>${call.name}</b></span><${Readable} value=${call.arguments ?? {}} depth=${1} /></div>`,
+      )}
+    </li>
+  `;
+}
+
+function words(content) {
+  if (!Array.isArray(content)) return content ?? "";
+  return content.map((part) => (part.type === "text" ? part.text : `[${part.type === "file" ? "file" : "image"}]`)).join("\n");
+}

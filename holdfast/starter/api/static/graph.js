@@ -1,0 +1,111 @@
+// A flow as a picture: dagre says where things are, this draws them. The layout is made once for a definition; when the
+// run moves on, only the nodes whose state has changed are drawn again.
+
+import { Component, html, useMemo } from "./vendor/htm-preact.js";
+import * as dagre from "./vendor/dagre.js";
+import { NODE_STATES, short } from "./words.js";
+
+const WIDTH = 190;
+const HEIGHT = 54;
+const LETTER = 7;
+
+export function Graph({ definition, states, selected, onSelect }) {
+  const drawn = useMemo(() => layout(definition), [definition]);
+  return html`
+    <div class="graph" role="group" aria-label="The steps of the flow">
+      <svg width=${drawn.width} height=${drawn.height} viewBox="0 0 ${drawn.width} ${drawn.height}">
+        <defs>
+          <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+            <path d="M0 0 8 4 0 8z" class="arrow" />
+          </marker>
+        </defs>
+        <${Edges} edges=${drawn.edges} />
+        ${drawn.nodes.map(
+          (node) => html`<${GraphNode} key=${node.id} node=${node} state=${states.get(node.id)?.state ?? "pending"} note=${states.get(node.id)?.note ?? ""} selected=${selected === node.id} onSelect=${onSelect} />`,
+        )}
+      </svg>
+    </div>
+  `;
+}
+
+function layout(definition) {
+  const graph = new dagre.Graph({ multigraph: true });
+  graph.setGraph({ rankdir: "TB", nodesep: 28, ranksep: 46, marginx: 12, marginy: 12 });
+  const nodes = definition.nodes ?? [];
+  const known = new Set(nodes.map((node) => node.id));
+  for (const node of nodes) graph.setNode(node.id, { width: WIDTH, height: HEIGHT });
+  for (const node of nodes) {
+    (node.depends ?? []).filter((edge) => known.has(edge.node)).forEach((edge, index) => {
+      const said = short(edgeLabel(edge), 28);
+      graph.setEdge(edge.node, node.id, { said, kind: edge.trigger ?? "success", width: said.length * LETTER, height: said ? 16 : 0, labelpos: "c" }, String(index));
+    });
+  }
+  dagre.layout(graph);
+  const { width, height } = graph.graph();
+  return {
+    width: Math.ceil(width || 1),
+    height: Math.ceil(height || 1),
+    nodes: nodes.map((node) => ({ id: node.id, type: node.type, name: node.name ?? node.id, ...graph.node(node.id) })),
+    edges: graph.edges().map((edge) => ({ id: `${edge.v}>${edge.w}>${edge.name}`, ...graph.edge(edge) })),
+  };
+}
+
+function edgeLabel(edge) {
+  if (edge.option) return edge.option;
+  if (edge.trigger === "failure") return "if it fails";
+  return edge.condition ? "on a condition" : "";
+}
+
+/** Drawn once: edges have no state. */
+class Edges extends Component {
+  shouldComponentUpdate(next) {
+    return next.edges !== this.props.edges;
+  }
+
+  render({ edges }) {
+    return html`<g>
+      ${edges.map(
+        (edge) => html`
+          <path key=${edge.id} class="edge ${edge.kind}" d=${curve(edge.points)} marker-end="url(#arrow)" />
+          ${edge.said && html`<text key=${`${edge.id} label`} class="option" x=${edge.x} y=${edge.y + 4} text-anchor="middle">${edge.said}</text>`}
+        `,
+      )}
+    </g>`;
+  }
+}
+
+/** Through the middles of dagre's points, so that corners are round. */
+function curve(points) {
+  const [first, ...rest] = points;
+  const last = rest.pop();
+  let drawn = `M${first.x} ${first.y}`;
+  rest.forEach((point, index) => {
+    const next = rest[index + 1] ?? last;
+    const end = index === rest.length - 1 ? next : { x: (point.x + next.x) / 2, y: (point.y + next.y) / 2 };
+    drawn += ` Q${point.x} ${point.y} ${end.x} ${end.y}`;
+  });
+  return rest.length ? drawn : `${drawn} L${last.x} ${last.y}`;
+}
+
+class GraphNode extends Component {
+  shouldComponentUpdate(next) {
+    return ["node", "state", "note", "selected"].some((name) => next[name] !== this.props[name]);
+  }
+
+  render({ node, state, note, selected, onSelect }) {
+    const choose = (event) => {
+      if (event.key !== undefined && event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      onSelect(node.id);
+    };
+    const words = NODE_STATES[state];
+    return html`
+      <g class="node ${state} ${selected ? "selected" : ""}" data-node=${node.id} tabindex="0" role="button" aria-pressed=${selected} aria-label="${node.name}, ${node.type}, ${words}${note ? `, ${note}` : ""}" transform="translate(${node.x - WIDTH / 2} ${node.y - HEIGHT / 2})" onClick=${choose} onKeyDown=${choose}>
+        <rect class="box" width=${WIDTH} height=${HEIGHT} rx="8" />
+        <rect class="bar" x="4" y="8" width="5" height=${HEIGHT - 16} rx="2.5" />
+        <text x="18" y="23" class="name">${short(node.name, 23)}</text>
+        <text x="18" y="41" class="state">${short(`${words}${note ? ` · ${note}` : ""}`, 27)}</text>
+      </g>
+    `;
+  }
+}

@@ -1,0 +1,96 @@
+// What is known of one step: from the stream, and what only the checkpoint has: an agent's conversation, a map's items.
+
+import { html, useContext, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { Badge, Conversation, Data, When } from "./data.js";
+import { Server } from "./server.js";
+import { NODE_STATES, duration, isObject } from "./words.js";
+
+const PAUSE = 1000;
+
+export function NodeDetail({ runId, node, known = { state: "pending" }, moved, partial }) {
+  const inner = useInner(runId, node, moved);
+  const record = inner?.record;
+  const state = record?.internal_state ?? {};
+  const input = known.input ?? record?.input_data;
+  const output = known.output ?? (known.kept ? record?.output_data : undefined);
+  const error = known.error ?? undefined;
+  return html`
+    <h2 id="step" tabindex="-1">${node.name ?? node.id}</h2>
+    ${node.description && html`<p>${node.description}</p>`}
+    <${NodeFacts} node=${node} known=${known} record=${record} state=${state} />
+    <${ChildRuns} state=${state} />
+    ${error && html`<section class="part"><h3>${known.state === "skip" ? "Why" : "Error"}</h3><p class="problem">${error.message}</p>${error.type && html`<${Data} value=${error} what="the error" />`}</section>`}
+    ${(state.prompt_messages || partial) && html`<section class="part"><h3>Conversation</h3><${Conversation} messages=${state.prompt_messages ?? []} partial=${partial} /></section>`}
+    ${input !== undefined && html`<section class="part"><h3>Input</h3><${Data} value=${input} what="the input" /></section>`}
+    ${output !== undefined && html`<section class="part"><h3>Output</h3><${Data} value=${output} what="the output" /></section>`}
+    <${Parts} parts=${inner?.parts ?? []} />
+  `;
+}
+
+/** The node in the latest checkpoint; read again when something has happened to it, but not for every event. */
+function useInner(runId, node, moved) {
+  const { holdfast } = useContext(Server);
+  const [inner, setInner] = useState(null);
+  const last = useRef(0);
+  useEffect(() => {
+    let left = false;
+    const timer = setTimeout(async () => {
+      last.current = Date.now();
+      const checkpoint = await holdfast.checkpoint(runId).catch(() => null);
+      if (checkpoint && !left) setInner(innerOf(checkpoint, node.id));
+    }, Math.max(0, last.current + PAUSE - Date.now()));
+    return () => {
+      left = true;
+      clearTimeout(timer);
+    };
+  }, [runId, node.id, moved]);
+  return inner;
+}
+
+function innerOf(checkpoint, id) {
+  const inside = ([path]) => path.startsWith(`${id}/`) || path.startsWith(`${id}[`);
+  return { record: checkpoint.node_states[id], parts: Object.entries(checkpoint.node_states).filter(inside) };
+}
+
+function NodeFacts({ node, known, record, state }) {
+  const started = known.started ?? record?.started_at;
+  const ended = known.ended ?? record?.completed_at;
+  const done = Object.keys(state.completed_iterations ?? {}).length + Object.keys(state.failed_iterations ?? {}).length;
+  const total = state.total_iterations;
+  return html`
+    <dl class="facts">
+      <div><dt>Step</dt><dd class="id">${node.id}</dd></div>
+      <div><dt>Type</dt><dd>${node.type}</dd></div>
+      <div><dt>Status</dt><dd role="status"><${Badge} state=${known.state} words=${NODE_STATES} /></dd></div>
+      ${known.attempts && html`<div><dt>Attempts</dt><dd>${known.attempts}${known.cached ? ", from the cache" : ""}</dd></div>`}
+      ${total !== undefined && html`<div><dt>Items</dt><dd>${known.state === "success" ? total : done} of ${total}</dd></div>`}
+      ${state.current_loop !== undefined && html`<div><dt>Rounds</dt><dd>${state.current_loop}</dd></div>`}
+      ${started && html`<div><dt>Started</dt><dd><${When} at=${started} /></dd></div>`}
+      ${started && html`<div><dt>Took</dt><dd>${duration(started, ended)}${ended ? "" : " so far"}</dd></div>`}
+    </dl>
+  `;
+}
+
+function ChildRuns({ state }) {
+  const runs = [...(state.child_run_id ? [state.child_run_id] : []), ...Object.keys(isObject(state.children) ? state.children : {})];
+  if (!runs.length) return null;
+  return html`
+    <section class="part">
+      <h3>Runs inside</h3>
+      <ul>${runs.map((id) => html`<li key=${id}><a class="id" href="#/run/${encodeURIComponent(id)}">${id}</a></li>`)}</ul>
+    </section>
+  `;
+}
+
+/** Steps inside this one that are not forgotten yet. */
+function Parts({ parts }) {
+  if (!parts.length) return null;
+  return html`
+    <section class="part">
+      <h3>Inside</h3>
+      <ul class="parts">
+        ${parts.slice(0, 100).map(([path, record]) => html`<li key=${path}><span class="id">${path}</span> <${Badge} state=${record.status} words=${NODE_STATES} /></li>`)}
+      </ul>
+    </section>
+  `;
+}

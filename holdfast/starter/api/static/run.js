@@ -1,0 +1,261 @@
+// One run, live: its picture, its open questions, what has happened, and what is known of a step.
+
+import { html, useContext, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
+import { Badge, When } from "./data.js";
+import { Graph } from "./graph.js";
+import { RunModel } from "./model.js";
+import { NodeDetail } from "./node.js";
+import { Question } from "./questions.js";
+import { Server, useRefreshed } from "./server.js";
+import { NODE_STATES, RUN_STATES, clock, label, rootOf, sentence, short } from "./words.js";
+
+const SHOWN = 100;
+const ENDED = new Set(["completed", "failed", "cancelled"]);
+const MODELS = new Set(["agent", "llm", "map", "graph-orchestrator", "linear-orchestrator"]);
+
+export function RunView({ runId, settings }) {
+  const { holdfast } = useContext(Server);
+  const run = useRefreshed(() => holdfast.getRun(runId), 5000, [runId]);
+  const definition = useRefreshed(useOnce(() => holdfast.definition(runId), runId), 5000, [runId]);
+  const questions = useRefreshed(() => questionsOf(holdfast, runId), 4000, [runId]);
+  const [selected, setSelected] = useState(null);
+  const live = useLive(runId, definition.value, () => (run.reload(), questions.reload()));
+  const inside = useMemo(() => insideOf(runId, questions.value ?? []), [questions.value]);
+  if (run.error) return html`<h1 tabindex="-1">Run</h1><p class="problem" role="alert">${run.error.message}</p>`;
+  if (!run.value || !definition.value) return html`<h1 tabindex="-1">Run</h1><p role="status">Loading…</p>`;
+  const node = definition.value.nodes?.find(({ id }) => id === selected);
+  const states = live.model.states(ENDED.has(run.value.status) ? [] : inside);
+  return html`
+    <${Head} run=${run.value} definition=${definition.value} settings=${settings} onChange=${run.reload} />
+    ${live.lost && html`<p class="notice" role="status">The connection is lost. Trying again; nothing is missed.</p>`}
+    <${OpenQuestions} requests=${questions.value ?? []} model=${live.model} />
+    <div class="columns">
+      <section aria-labelledby="steps">
+        <h2 id="steps">Steps</h2>
+        <${Legend} />
+        <${Graph} definition=${definition.value} states=${states} selected=${selected} onSelect=${setSelected} />
+      </section>
+      <section aria-labelledby="step" class="side">
+        ${node
+          ? html`<${NodeDetail} key=${node.id} runId=${runId} node=${node} known=${states.get(node.id)} moved=${live.model.moved.get(node.id)} partial=${live.model.partial.get(node.id)} />`
+          : html`<h2 id="step">A step</h2><p class="quiet">Choose a step in the picture to see what went in and what came out.</p>`}
+      </section>
+    </div>
+    <${Timeline} events=${live.model.events} />
+    <${Checkpoints} runId=${runId} checkpoints=${live.model.checkpoints} />
+  `;
+}
+
+/** `load`, but only until it has succeeded: a run's definition never changes. */
+function useOnce(load, key) {
+  return useMemo(() => {
+    let known = null;
+    return async () => (known ??= await load());
+  }, [key]);
+}
+
+/** Questions of this run and of the flows inside it. They are listed by the outermost run, whose id comes first. */
+async function questionsOf(holdfast, runId) {
+  const found = await holdfast.inbox({ run: runId.split("/")[0], limit: 200 });
+  return found.filter((request) => request.run_id === runId || request.run_id.startsWith(`${runId}/`));
+}
+
+/** The nodes in whose inner flows a question is open. */
+function insideOf(runId, requests) {
+  const deeper = requests.filter((request) => request.run_id !== runId);
+  return deeper.map((request) => rootOf(request.run_id.slice(runId.length + 1)));
+}
+
+/** The stream, as long as this run is shown. Draws again when the model says so. */
+function useLive(runId, definition, onStep) {
+  const server = useContext(Server);
+  const model = useMemo(() => new RunModel(), [runId]);
+  const [lost, setLost] = useState(false);
+  const [, draw] = useState(0);
+  const step = useRef(onStep);
+  step.current = onStep;
+  useEffect(() => {
+    if (!definition) return;
+    const ending = new AbortController();
+    const steps = later(() => step.current(), 300);
+    model.tell = () => draw((count) => count + 1);
+    const options = {
+      after: model.last,
+      tokens: (definition.nodes ?? []).some((node) => MODELS.has(node.type)),
+      signal: ending.signal,
+      onState: (state) => setLost(state === "lost"),
+      onEvent: (event) => {
+        model.take(event);
+        if (isTurn(event)) steps();
+      },
+    };
+    server.holdfast.stream(runId, options).then(steps, (error) => server.failed(error));
+    return () => ending.abort();
+  }, [runId, definition]);
+  return { model, lost };
+}
+
+/** Whether the run's own status, or its questions, may be others now. */
+function isTurn(event) {
+  return event.event.startsWith("run_") || event.event.startsWith("child_") || ["approval", "input_received"].includes(event.event);
+}
+
+/** `action`, once, a moment after the last time it was asked for; and again later, because lists lag behind runs. */
+function later(action, milliseconds) {
+  let timers = [];
+  return () => {
+    timers.forEach(clearTimeout);
+    timers = [milliseconds, milliseconds * 5].map((pause) => setTimeout(action, pause));
+  };
+}
+
+function Head({ run, definition, settings, onChange }) {
+  const parent = run.run_id.includes("/") ? run.run_id.split("/").slice(0, -1).join("/") : null;
+  return html`
+    <h1 tabindex="-1">${definition.name ?? label(definition.id)}</h1>
+    ${definition.description && html`<p>${definition.description}</p>`}
+    <dl class="facts">
+      <div><dt>Status</dt><dd role="status"><${Badge} state=${run.status} words=${RUN_STATES} /></dd></div>
+      <div><dt>Run</dt><dd class="id">${run.run_id}</dd></div>
+      ${parent && html`<div><dt>Inside</dt><dd><a class="id" href="#/run/${encodeURIComponent(parent)}">${parent}</a></dd></div>`}
+      <div><dt>Started</dt><dd><${When} at=${run.started_at} /></dd></div>
+      ${run.closed_at && html`<div><dt>Ended</dt><dd><${When} at=${run.closed_at} /></dd></div>`}
+    </dl>
+    <${Actions} run=${run} onChange=${onChange} />
+    ${temporalLink(settings, run.run_id) && html`<p><a href=${temporalLink(settings, run.run_id)} rel="noreferrer">This run in the Temporal Web UI</a></p>`}
+  `;
+}
+
+function temporalLink(settings, runId) {
+  const base = settings?.temporal_ui;
+  if (!base || !/^https?:\/\//.test(base)) return null;
+  return `${base.replace(/\/$/, "")}/namespaces/default/workflows/${encodeURIComponent(runId)}`;
+}
+
+function Actions({ run, onChange }) {
+  const server = useContext(Server);
+  const [said, setSaid] = useState(null);
+  const [asking, setAsking] = useState(false);
+  const act = async (words, action) => {
+    setSaid({ text: `${words}…` });
+    try {
+      const reply = await action();
+      setSaid({ text: `${words}: the server has taken it.` });
+      if (reply.run_id !== run.run_id) location.hash = `#/run/${encodeURIComponent(reply.run_id)}`;
+      // The run takes it up a moment later.
+      [200, 1000, 2500].forEach((pause) => setTimeout(onChange, pause));
+    } catch (error) {
+      server.failed(error);
+      setSaid({ text: `Not done: ${error.message}`, wrong: true });
+    }
+  };
+  const { holdfast } = server;
+  const id = run.run_id;
+  const open = !ENDED.has(run.status);
+  return html`
+    <div class="buttons">
+      ${open && run.status !== "paused" && html`<button key="pause" onClick=${() => act("Pause", () => holdfast.pause(id))}>Pause</button>`}
+      ${run.status === "paused" && html`<button key="continue" onClick=${() => act("Continue", () => holdfast.continueRun(id))}>Continue</button>`}
+      ${open && html`<button key="cancel" class="no" onClick=${() => setAsking(true)}>Cancel…</button>`}
+      ${(run.status === "failed" || run.status === "cancelled") && html`<button key="resume" class="yes" onClick=${() => act("Resume", () => holdfast.resume(id))}>Resume</button>`}
+    </div>
+    <p role="status" class=${said?.wrong ? "problem" : said ? "notice" : "hidden"}>${said?.text}</p>
+    ${asking &&
+    html`<${Sure} onNo=${() => setAsking(false)} onYes=${() => (setAsking(false), act("Cancel", () => holdfast.cancel(id)))} />`}
+  `;
+}
+
+function Sure({ onYes, onNo }) {
+  const dialog = useRef(null);
+  useEffect(() => dialog.current.showModal(), []);
+  return html`
+    <dialog ref=${dialog} onCancel=${onNo} aria-labelledby="sure">
+      <h2 id="sure">Cancel this run?</h2>
+      <p>It ends, and its open questions are closed. What it has done is kept.</p>
+      <div class="buttons">
+        <button onClick=${onNo}>Let it run</button>
+        <button class="no" onClick=${onYes}>Yes, cancel it</button>
+      </div>
+    </dialog>
+  `;
+}
+
+/** Stays where it is when it was answered here, so that what became of it can be read. */
+function OpenQuestions({ requests, model }) {
+  const [answered, setAnswered] = useState(() => new Map());
+  const listed = requests.filter((request) => !model.closed.has(request.id) || answered.has(request.id));
+  const seen = new Set(listed.map((request) => request.id));
+  const shown = [...[...answered.values()].filter((request) => !seen.has(request.id)), ...listed];
+  if (!shown.length) return null;
+  return html`
+    <section aria-labelledby="questions">
+      <h2 id="questions">Waits for an answer</h2>
+      ${shown.map(
+        (request) => html`<${Question} key=${request.id} request=${request} showRun=${false} onDone=${() => setAnswered((before) => new Map(before).set(request.id, request))} />`,
+      )}
+    </section>
+  `;
+}
+
+function Legend() {
+  return html`<p class="legend">${Object.entries(NODE_STATES).map(([state, words]) => html`<span key=${state}><i class="dot ${state}"></i>${words}</span>`)}</p>`;
+}
+
+/** Newest last. Only the end of a long list is drawn, until somebody asks for more. */
+function Timeline({ events }) {
+  const [shown, setShown] = useState(SHOWN);
+  const hidden = Math.max(0, events.length - shown);
+  return html`
+    <section aria-labelledby="timeline">
+      <h2 id="timeline">What has happened</h2>
+      ${hidden > 0 && html`<button onClick=${() => setShown(shown + 500)}>Show ${Math.min(500, hidden)} earlier (of ${hidden})</button>`}
+      <ol class="timeline">
+        ${events.slice(hidden).map((event) => html`<${Happened} key=${event.id} event=${event} />`)}
+      </ol>
+    </section>
+  `;
+}
+
+function Happened({ event }) {
+  return html`
+    <li data-event=${event.id} class=${event.event}>
+      <time datetime=${event.at} title=${new Date(event.at).toLocaleString()}>${clock(event.at)}</time>
+      <span>${short(sentence(event), 300)}</span>
+    </li>
+  `;
+}
+
+function Checkpoints({ runId, checkpoints }) {
+  const [shown, setShown] = useState(20);
+  const newest = checkpoints.slice(-shown).reverse();
+  return html`
+    <section aria-labelledby="checkpoints">
+      <h2 id="checkpoints">Checkpoints</h2>
+      ${!newest.length && html`<p class="quiet">none yet</p>`}
+      <ul class="checkpoints">
+        ${newest.map((entry) => html`<${CheckpointRow} key=${entry.id} runId=${runId} entry=${entry} />`)}
+      </ul>
+      ${checkpoints.length > shown && html`<button onClick=${() => setShown(shown + 100)}>Show more (of ${checkpoints.length})</button>`}
+    </section>
+  `;
+}
+
+function CheckpointRow({ runId, entry }) {
+  const { holdfast } = useContext(Server);
+  const [text, setText] = useState(null);
+  const load = (event) => {
+    if (!event.target.open || text !== null) return;
+    holdfast.checkpoint(runId, entry.id).then(
+      (found) => setText(JSON.stringify(found, null, 2)),
+      (error) => setText(error.message),
+    );
+  };
+  return html`
+    <li>
+      <details onToggle=${load}>
+        <summary><time datetime=${entry.at}>${clock(entry.at)}</time> ${label(entry.event)}${entry.path ? `, ${entry.path}` : ""} <span class="id quiet">@${entry.id.split("@").pop()}</span></summary>
+        <pre tabindex="0">${text ?? "Loading…"}</pre>
+      </details>
+    </li>
+  `;
+}

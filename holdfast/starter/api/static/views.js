@@ -1,0 +1,148 @@
+// The inbox, the list of runs, and the page that starts one.
+
+import { html, useContext, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { Badge, When } from "./data.js";
+import { Question } from "./questions.js";
+import { Server, useRefreshed } from "./server.js";
+import { RUN_STATES, label, moment, newKey } from "./words.js";
+
+const MOST = 200;
+
+/** Open questions. Those that somebody has begun to answer here stay, whatever becomes of them elsewhere. */
+export function InboxView({ onCount }) {
+  const { holdfast } = useContext(Server);
+  const listed = useRefreshed(() => holdfast.inbox({ limit: MOST }), 4000);
+  const kept = useRef(new Map());
+  const [closed, setClosed] = useState(() => new Map());
+  const now = listed.value ?? [];
+  const open = new Set(now.map((request) => request.id));
+  const gone = now.length >= MOST ? [] : [...kept.current.values()].filter((request) => listed.value && !open.has(request.id));
+  useEffect(() => {
+    onCount(now.length);
+    for (const request of gone) if (!closed.has(request.id)) whoClosed(holdfast, request).then((text) => setClosed((before) => new Map(before).set(request.id, text)));
+  }, [listed.value]);
+  const shown = [...new Map([...gone, ...now].map((request) => [request.id, request])).values()].sort((one, other) => one.created_at.localeCompare(other.created_at));
+  const keep = (request) => kept.current.set(request.id, request);
+  return html`
+    <h1 tabindex="-1">Inbox</h1>
+    ${!listed.value && !listed.error && html`<p role="status">Loading…</p>`}
+    ${listed.error && html`<p class="problem" role="alert">${listed.error.message}</p>`}
+    ${listed.value && !shown.length && html`<p class="empty" role="status">Nothing waits for an answer. New questions appear here by themselves.</p>`}
+    ${shown.map(
+      (request) => html`<${Question} key=${request.id} request=${request} closed=${open.has(request.id) ? null : closed.get(request.id)} onTouched=${() => keep(request)} onDone=${() => keep(request)} />`,
+    )}
+    ${now.length >= MOST && html`<p class="quiet">These are the ${MOST} oldest; more follow when they are answered.</p>`}
+  `;
+}
+
+/** Why a question is no longer open, for the person who was about to answer it. */
+async function whoClosed(holdfast, request) {
+  const checkpoint = await holdfast.checkpoint(request.run_id).catch(() => null);
+  const first = checkpoint?.answered_inputs?.[request.id];
+  return first ? `Already answered by ${first.by ?? "somebody"} at ${moment(first.at)}.` : "This question is no longer open.";
+}
+
+export function RunsView() {
+  const { holdfast, failed } = useContext(Server);
+  const [filter, setFilter] = useState({ status: "", flow: "" });
+  const first = useRefreshed(() => holdfast.listRuns({ ...filter, limit: 25 }), 5000, [filter.status, filter.flow]);
+  const [more, setMore] = useState({ runs: [], cursor: null });
+  useEffect(() => setMore({ runs: [], cursor: null }), [filter.status, filter.flow]);
+  const begun = more.runs.length > 0;
+  const cursor = begun ? more.cursor : first.value?.cursor;
+  const next = () =>
+    holdfast.listRuns({ ...filter, limit: 25, cursor }).then((page) => setMore({ runs: [...more.runs, ...page.runs], cursor: page.cursor }), failed);
+  const runs = [...new Map([...more.runs, ...(first.value?.runs ?? [])].map((run) => [run.run_id, run])).values()];
+  runs.sort((one, other) => other.started_at.localeCompare(one.started_at));
+  return html`
+    <h1 tabindex="-1">Runs</h1>
+    <${Filters} filter=${filter} onFilter=${setFilter} />
+    ${first.error && html`<p class="problem" role="alert">${first.error.message}</p>`}
+    <p class="hidden" role="status">${first.value ? `${runs.length} runs shown` : "Loading"}</p>
+    ${first.value && !runs.length && html`<p class="empty">No runs.</p>`}
+    <ul class="runs">${runs.map((run) => html`<${RunRow} key=${run.run_id} run=${run} />`)}</ul>
+    ${cursor && html`<div class="buttons"><button onClick=${next}>More</button></div>`}
+  `;
+}
+
+function Filters({ filter, onFilter }) {
+  return html`
+    <div class="filters">
+      <div class="field">
+        <label for="status">Status</label>
+        <select id="status" value=${filter.status} onChange=${(event) => onFilter({ ...filter, status: event.target.value })}>
+          <option value="">all</option>
+          ${Object.entries(RUN_STATES).map(([status, words]) => html`<option key=${status} value=${status}>${words}</option>`)}
+        </select>
+      </div>
+      <div class="field">
+        <label for="flow">Flow</label>
+        <input id="flow" type="search" placeholder="all" value=${filter.flow} onChange=${(event) => onFilter({ ...filter, flow: event.target.value.trim() })} />
+      </div>
+    </div>
+  `;
+}
+
+function RunRow({ run }) {
+  return html`
+    <li class="card row">
+      <div>
+        <a href="#/run/${encodeURIComponent(run.run_id)}"><b>${label(run.flow_id ?? "run")}</b></a>
+        <div class="id quiet">${run.run_id}</div>
+      </div>
+      <${Badge} state=${run.status} words=${RUN_STATES} />
+      <div class="quiet">${run.total > 0 && html`${run.done} of ${run.total} steps, `}<${When} at=${run.started_at} /></div>
+    </li>
+  `;
+}
+
+export function StartView() {
+  const server = useContext(Server);
+  const flows = useRefreshed(() => server.holdfast.flows(), 60_000);
+  const [chosen, setChosen] = useState("");
+  const [text, setText] = useState("{}");
+  const [said, setSaid] = useState(null);
+  const attempt = useRef({ what: null, key: null });
+  const start = async (event) => {
+    event.preventDefault();
+    let input;
+    try {
+      input = JSON.parse(text);
+    } catch (error) {
+      setSaid(`The input is not valid JSON: ${error.message}`);
+      return;
+    }
+    // A second click after a lost reply finds the run that the first one started.
+    if (attempt.current.what !== chosen + text) attempt.current = { what: chosen + text, key: newKey() };
+    setSaid(null);
+    try {
+      const { run_id: runId } = await server.holdfast.startRun({ flow: chosen, input, key: attempt.current.key });
+      attempt.current = { what: null, key: null };
+      location.hash = `#/run/${encodeURIComponent(runId)}`;
+    } catch (error) {
+      server.failed(error);
+      setSaid(error.status === undefined ? "The server could not be reached. Try again." : error.message);
+    }
+  };
+  const flow = flows.value?.find(({ name }) => name === chosen);
+  return html`
+    <h1 tabindex="-1">Start a run</h1>
+    ${flows.value && !flows.value.length && html`<p class="empty">The catalogue is empty: start the server with --flows FOLDER.</p>`}
+    <form class="card" onSubmit=${start}>
+      <div class="field">
+        <label for="catalogue">Flow</label>
+        <select id="catalogue" required value=${chosen} onChange=${(event) => setChosen(event.target.value)}>
+          <option value="">choose one</option>
+          ${(flows.value ?? []).map(({ name, title }) => html`<option key=${name} value=${name}>${title ?? label(name)}</option>`)}
+        </select>
+        ${flow?.description && html`<p class="quiet">${flow.description}</p>`}
+      </div>
+      <div class="field">
+        <label for="input">Input <span class="quiet">(JSON)</span></label>
+        <textarea id="input" class="code" rows="8" spellcheck=${false} value=${text} onInput=${(event) => setText(event.target.value)} />
+      </div>
+      <p class=${said ? "problem" : "hidden"} role="alert">${said}</p>
+      <div class="buttons"><button type="submit" class="yes">Start</button></div>
+    </form>
+  `;
+}

@@ -1,0 +1,638 @@
+"""The console in a real browser, on real processes: started here, killed here, answered after everything was killed."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, Locator, Page, Playwright, ViewportSize, expect, sync_playwright
+
+from holdfast.starter import embedded
+from tests.chaos.harness import lasting_port
+
+CHROMIUM = shutil.which("chromium")
+PHONE: ViewportSize = {"width": 390, "height": 844}
+DESK: ViewportSize = {"width": 1200, "height": 900}
+PATIENCE = 60_000
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
+
+EXPENSE = """
+id: expense
+name: Expense approval
+description: Looks at an expense, asks finance, and pays.
+nodes:
+  check: {type: transform, name: Check the receipt, template: "checked"}
+  pay:
+    type: python
+    name: Pay
+    depends: check
+    input_transformer: {path: $}
+    code: "def run(input_data): return {'paid': input_data['amount']}"
+    approval:
+      enabled: true
+      prompt: "Pay {{ amount }} € to {{ payee }}?"
+      editable: [amount]
+      to: finance
+      deadline: {after: 30d, effect: fail}
+  kind:
+    type: choice
+    name: How much was it?
+    depends: pay
+    options:
+      - {id: small, condition: {variable: $.pay.output.paid, operator: number-less-than, value: 100}}
+      - {id: large}
+  note: {type: transform, name: Note it, template: "small", depends: [{node: kind, option: small}]}
+  report: {type: transform, name: Report it, template: "large", depends: [{node: kind, option: large}]}
+"""
+KINDS = """
+id: kinds
+nodes:
+  words: {type: human, prompt: "What shall we write?"}
+  pick: {type: human, kind: choice, prompt: "Which colour?", choices: [red, green, blue]}
+  form:
+    type: human
+    kind: form
+    prompt: "Where does it go?"
+    form:
+      type: object
+      required: [street, floor, size]
+      properties:
+        street: {type: string, title: Street}
+        floor: {type: integer, minimum: 0}
+        weight: {type: number}
+        express: {type: boolean}
+        size: {enum: [S, M, L]}
+        tags: {type: array}
+  yes: {type: human, kind: approval, prompt: "Shall we send it?"}
+"""
+AGENT = """
+id: research
+name: Research
+nodes:
+  agent:
+    type: agent
+    prompt: "How many legs have {{ count }} spiders?"
+    llm:
+      model: m
+      provider: scripted
+      replies:
+        - {content: "Let me multiply.", tool_calls: [{name: multiply, arguments: {a: 8, b: 3}}]}
+        - "They have 24 legs."
+    tools:
+      - id: multiply
+        type: python
+        description: multiplies
+        code: "def run(input_data): return input_data['a'] * input_data['b']"
+        input_schema: {type: object, properties: {a: {type: integer}, b: {type: integer}}}
+"""
+MARKUP = """
+id: markup
+nodes:
+  ask: {type: human, prompt: "{{ text }}"}
+"""
+NESTED = """
+id: nested
+nodes:
+  inner:
+    type: flow
+    name: The inner flow
+    flow: {id: inside, nodes: {deep: {type: human, prompt: "Deep down?"}}}
+"""
+MANY = """
+id: many
+nodes:
+  each: {type: map, node: {type: transform, template: "x"}}
+"""
+SLOW = "id: slow\nnodes:\n  n0: {type: transform, template: x}\n" + "".join(
+    f'  n{number}:\n    type: python\n    depends: n{number - 1}\n    code: "import time\\ndef run(x): time.sleep(0.4)"\n'
+    for number in range(1, 13)
+)
+FLOWS = {
+    "expense": EXPENSE, "kinds": KINDS, "research": AGENT, "markup": MARKUP, "nested": NESTED, "many": MANY, "slow": SLOW,
+}  # fmt: skip
+
+
+class Stack:
+    """Temporal, a worker and the API, each a process of its own that can be killed and comes back to its port."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._ports = {name: lasting_port() for name in ("temporal", "ui", "api", "closed")}
+        self.address = f"127.0.0.1:{self._ports['temporal']}"
+        self.url = f"http://127.0.0.1:{self._ports['api']}"
+        self.ui_url = f"http://127.0.0.1:{self._ports['ui']}"
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.http = httpx2.Client(base_url=self.url, timeout=30)
+        (root / "flows").mkdir()
+        for name, text in FLOWS.items():
+            (root / "flows" / f"{name}.yaml").write_text(text)
+
+    def start(self) -> None:
+        ports = (self._ports["temporal"], self._ports["ui"])
+        self._running["temporal"], _ = embedded.start(self.root / "temporal", *ports)
+        self.start_worker()
+        self.start_api()
+
+    def start_worker(self) -> None:
+        log = self._spawn("worker", ["-m", "holdfast.worker", "--address", self.address])
+        _until(lambda: b"on task queue" in log.read_bytes(), f"the worker, see {log}")
+
+    def start_api(self) -> None:
+        port = str(self._ports["api"])
+        arguments = ["--address", self.address, "--port", port, "--flows", str(self.root / "flows")]
+        self._spawn("api", ["-m", "holdfast.starter.cli", "serve", *arguments, "--ui-url", self.ui_url])
+        _until(lambda: _answers(f"{self.url}/ready"), "the API")
+
+    def start_closed_api(self) -> str:
+        """A second one, that wants a token."""
+        (self.root / "tokens.yaml").write_text("[{token: sesame, name: ada}]")
+        port = str(self._ports["closed"])
+        arguments = ["--address", self.address, "--port", port, "--tokens", str(self.root / "tokens.yaml")]
+        self._spawn("closed", ["-m", "holdfast.starter.cli", "serve", *arguments])
+        url = f"http://127.0.0.1:{port}"
+        _until(lambda: _answers(f"{url}/ready"), "the API with tokens")
+        return url
+
+    def _spawn(self, name: str, arguments: list[str]) -> Path:
+        log = self.root / f"{name}-{time.monotonic_ns()}.log"
+        environment = {**os.environ, "HOLDFAST_HOME": str(self.root / "home")}
+        with log.open("wb") as output:
+            self._running[name] = subprocess.Popen(
+                [sys.executable, *arguments], stdout=output, stderr=output, env=environment, cwd=self.root
+            )
+        return log
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL: nothing is handed over."""
+        for name in names:
+            process = self._running.pop(name)
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        self.http.close()
+        self.kill(*self._running)
+
+    def begin(self, flow: str, data: Any = None) -> str:
+        reply = self.http.post("/runs", json={"flow": flow, "input": data or {}})
+        assert reply.status_code == 201, reply.text
+        return reply.json()["run_id"]
+
+    def questions(self, run_id: str, count: int = 1) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+
+        def asked() -> bool:
+            found[:] = self.http.get("/inbox", params={"run": run_id}).json()["requests"]
+            return len(found) >= count
+
+        _until(asked, f"{count} questions of {run_id}")
+        return found
+
+    def ended(self, run_id: str) -> dict[str, Any]:
+        """The last checkpoint of a run that ends."""
+        ends = {"completed", "failed", "cancelled"}
+        _until(lambda: self.http.get(f"/runs/{run_id}").json()["status"] in ends, f"the end of {run_id}")
+        return self.http.get(f"/runs/{run_id}/checkpoints/latest").json()
+
+    def cancel_all(self) -> None:
+        """So that the next test finds an empty inbox."""
+        for status in ("pending_input", "running", "paused"):
+            for run in self.http.get("/runs", params={"status": status}).json()["runs"]:
+                self.http.post(f"/runs/{run['run_id']}/cancel")
+        _until(lambda: self.http.get("/inbox").json()["requests"] == [], "an empty inbox")
+
+
+def _until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:g} s in vain for {what}")
+        time.sleep(0.05)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx2.get(url).status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
+@dataclass
+class Visitors:
+    """Browsers on the console, and everything they did that the policy forbids."""
+
+    playwright: Playwright
+    url: str
+    browsers: list[Browser] = field(default_factory=list[Browser])
+    abroad: list[str] = field(default_factory=list[str])
+    errors: list[str] = field(default_factory=list[str])
+
+    def page(self, place: str = "", *, url: str | None = None, **context: Any) -> Page:
+        """A page in a browser of its own: nothing is shared with any other."""
+        browser = self.playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        self.browsers.append(browser)
+        made = browser.new_context(**{"viewport": DESK, "locale": "en-GB", **context})
+        made.set_default_timeout(PATIENCE)
+        page = made.new_page()
+        origin = url or self.url
+        page.on("request", lambda request: request.url.startswith((origin, "data:")) or self.abroad.append(request.url))
+        page.on("console", lambda said: "Content Security Policy" in said.text and self.errors.append(said.text))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.goto(f"{origin}/{place}")
+        return page
+
+    def close(self) -> None:
+        for browser in self.browsers:
+            browser.close()
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
+    found = Stack(tmp_path_factory.mktemp("console"))
+    with contextlib.closing(found):
+        found.start()
+        yield found
+
+
+@pytest.fixture(scope="module")
+def playwright() -> Generator[Playwright]:
+    expect.set_options(timeout=PATIENCE)
+    with sync_playwright() as found:
+        yield found
+
+
+@pytest.fixture
+def visitors(stack: Stack, playwright: Playwright) -> Generator[Visitors]:
+    found = Visitors(playwright, stack.url)
+    with contextlib.closing(found):
+        yield found
+    stack.cancel_all()
+    # On every page of every test: no request leaves the server, nothing is refused by the policy, nothing is thrown.
+    assert found.abroad == []
+    assert found.errors == []
+
+
+@pytest.fixture(scope="module")
+def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where screenshots are kept."""
+    found = Path(os.environ.get("HOLDFAST_SCREENSHOTS") or tmp_path_factory.mktemp("screenshots"))
+    found.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def card(page: Page, prompt: str) -> Locator:
+    return page.get_by_role("article", name=prompt)
+
+
+def tab_to(page: Page, name: str, within: str = "") -> None:
+    """Presses Tab until the element with this name, in the card with that question, has the focus."""
+    look = """() => { const here = document.activeElement;
+        const name = here.getAttribute("aria-label") ?? here.labels?.[0]?.textContent ?? here.textContent;
+        return [name, here.closest("article")?.querySelector("h2")?.textContent ?? ""] }"""
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        found, question = page.evaluate(look)
+        if found.strip().startswith(name) and within in question:
+            return
+    raise AssertionError(f"{name!r} cannot be reached with the keyboard")
+
+
+@pytest.mark.req("RT-5", "EX-2", "RT-6")
+def test_a_run_started_in_the_browser_is_answered_after_everything_was_killed(stack: Stack, visitors: Visitors) -> None:
+    page = visitors.page("#/start")
+    page.get_by_label("Flow").select_option("Expense approval")
+    page.get_by_label("Input").fill('{"amount": 120, "payee": "Ada"}')
+    page.get_by_role("button", name="Start").click()
+    expect(card(page, "Pay 120 € to Ada?")).to_be_visible()
+    run_id = page.locator("dd.id").first.inner_text()
+    visitors.browsers[0].close()
+
+    stack.kill("worker", "api", "temporal")
+    stack.start()
+
+    other = visitors.page("#/inbox")
+    question = card(other, "Pay 120 € to Ada?")
+    expect(question).to_contain_text("finance")
+    expect(question.get_by_label("Amount")).to_have_value("120")
+    question.get_by_label("Amount").fill("99.5")
+    question.get_by_label("Comment").fill("not that much")
+    question.get_by_role("button", name="Approve").click()
+    expect(question).to_contain_text("your answer is taken: approved, Amount = 99.5, “not that much”")
+    expect(question).to_contain_text("The run now: completed")
+    question.get_by_role("link", name="Look at the run").click()
+    expect(other.locator("[data-node=pay].success")).to_be_visible()
+    expect(other.locator("[data-node=note].success")).to_be_visible()
+    expect(other.locator("[data-node=report].skip")).to_be_visible()
+    done = stack.ended(run_id)
+
+    assert done["status"] == "completed"
+    assert done["node_states"]["pay"]["output_data"] == {"paid": 99.5}
+    assert [entry["by"] for entry in done["answered_inputs"].values()] == ["dev"]
+
+
+@pytest.mark.req("RT-5", "EX-2")
+def test_every_kind_of_question_is_answered_with_the_keyboard_alone(stack: Stack, visitors: Visitors) -> None:
+    run_id = stack.begin("kinds")
+    stack.questions(run_id, 4)
+    page = visitors.page("#/inbox")
+    expect(page.get_by_role("article")).to_have_count(4)
+    keys = page.keyboard
+
+    tab_to(page, "Your answer", "What shall we write?")
+    keys.type("A letter")
+    tab_to(page, "Send", "What shall we write?")
+    keys.press("Enter")
+    expect(card(page, "What shall we write?")).to_contain_text("your answer is taken: “A letter”")
+
+    tab_to(page, "green", "Which colour?")
+    keys.press("Space")
+    expect(card(page, "Which colour?")).to_contain_text("chose “green”")
+
+    tab_to(page, "Street", "Where does it go?")
+    keys.type("High Street 1")
+    tab_to(page, "Floor", "Where does it go?")
+    keys.type("2")
+    tab_to(page, "Weight", "Where does it go?")
+    keys.type("1.5")
+    tab_to(page, "Express", "Where does it go?")
+    keys.press("Space")
+    tab_to(page, "Size", "Where does it go?")
+    keys.type("M")
+    tab_to(page, "Tags", "Where does it go?")
+    keys.type('["fragile"]')
+    tab_to(page, "Send", "Where does it go?")
+    keys.press("Enter")
+    expect(card(page, "Where does it go?")).to_contain_text("your answer is taken")
+
+    tab_to(page, "Approve", "Shall we send it?")
+    keys.press("Enter")
+    expect(card(page, "Shall we send it?")).to_contain_text("your answer is taken: approved")
+    states = stack.ended(run_id)["node_states"]
+
+    sent = {"street": "High Street 1", "floor": 2, "weight": 1.5, "express": True, "size": "M", "tags": ["fragile"]}
+    assert states["words"]["output_data"]["feedback"] == "A letter"
+    assert states["pick"]["output_data"]["choice"] == "green"
+    assert states["form"]["output_data"]["data"] == sent
+    assert states["yes"]["output_data"]["is_approved"] is True
+
+
+@pytest.mark.req("RT-5")
+def test_a_rejection_needs_a_reason_and_the_run_shows_it(stack: Stack, visitors: Visitors) -> None:
+    run_id = stack.begin("expense", {"amount": 5000, "payee": "Bob"})
+    stack.questions(run_id)
+    page = visitors.page(f"#/run/{run_id}")
+    question = card(page, "Pay 5000 € to Bob?")
+    question.get_by_role("button", name="Reject").click()
+    expect(question.get_by_role("alert")).to_have_text("Please say why you reject it.")
+    expect(question.get_by_label("Comment")).to_be_focused()
+    page.keyboard.type("no receipt")
+    question.get_by_role("button", name="Reject").click()
+    expect(question).to_contain_text("rejected, “no receipt”")
+    expect(page.locator("[data-node=pay].skip")).to_be_visible()
+    page.locator("[data-node=pay]").press("Enter")
+    expect(page.locator(".side")).to_contain_text("rejected by dev: no receipt")
+    expect(page.locator(".timeline")).to_contain_text("rejected, “no receipt” (by dev)")
+
+
+@pytest.mark.req("EX-2")
+def test_who_comes_late_is_told_who_was_first(stack: Stack, visitors: Visitors) -> None:
+    run_id = stack.begin("expense", {"amount": 10, "payee": "Eve"})
+    (request,) = stack.questions(run_id)
+    quick, slow = visitors.page("#/inbox"), visitors.page("#/inbox")
+    # The list of the slow one is not read again: this is about an answer that is on its way already.
+    slow.route("**/inbox?*", lambda route: route.abort())
+    card(slow, request["prompt"]).get_by_label("Comment").fill("me too")
+    card(quick, request["prompt"]).get_by_role("button", name="Approve").click()
+    expect(card(quick, request["prompt"])).to_contain_text("your answer is taken")
+    card(slow, request["prompt"]).get_by_role("button", name="Approve").click()
+    expect(card(slow, request["prompt"])).to_contain_text("Already answered by dev at today")
+
+    assert len(stack.ended(run_id)["answered_inputs"]) == 1
+
+
+def test_what_is_being_typed_stays_when_the_question_is_closed_elsewhere(stack: Stack, visitors: Visitors) -> None:
+    run_id = stack.begin("expense", {"amount": 10, "payee": "Kim"})
+    (request,) = stack.questions(run_id)
+    page = visitors.page("#/inbox")
+    card(page, request["prompt"]).get_by_label("Comment").fill("thinking about it")
+    stack.http.post(f"/inbox/{request['id']}", json={"is_approved": True, "by": "ada"})
+
+    expect(card(page, request["prompt"])).to_contain_text("Already answered by ada at today")
+
+
+@pytest.mark.req("RT-5")
+def test_an_answer_that_does_not_fit_is_refused_in_words_and_can_be_mended(stack: Stack, visitors: Visitors) -> None:
+    run_id = stack.begin("kinds")
+    stack.questions(run_id, 4)
+    page = visitors.page("#/inbox")
+    question = card(page, "Where does it go?")
+    question.get_by_label("Street").fill("Low Street 2")
+    question.get_by_label("Floor").fill("1")
+    question.get_by_label("Size").select_option("L")
+    question.get_by_label("Tags").fill("{not json")
+    question.get_by_role("button", name="Send").click()
+    expect(question.get_by_role("alert")).to_contain_text("Tags is not valid JSON")
+    question.get_by_label("Tags").fill('{"a": 1}')
+    question.get_by_role("button", name="Send").click()
+    expect(question.get_by_role("alert")).to_contain_text("is not of type 'array'")
+    question.get_by_label("Tags").fill("")
+    question.get_by_role("button", name="Send").click()
+
+    expect(question).to_contain_text("your answer is taken")
+
+
+@pytest.mark.req("RT-6")
+def test_an_agents_conversation_is_shown_with_its_tools(stack: Stack, visitors: Visitors) -> None:
+    run_id = stack.begin("research", {"count": 3})
+    stack.ended(run_id)
+    page = visitors.page(f"#/run/{run_id}")
+    tab_to(page, "agent, agent")
+    page.keyboard.press("Enter")
+    chat = page.get_by_role("list", name="Conversation")
+    expect(chat).to_contain_text("How many legs have 3 spiders?")
+    expect(chat).to_contain_text("uses multiply")
+    expect(chat.locator(".tool")).to_contain_text("24")
+
+    expect(chat).to_contain_text("They have 24 legs.")
+
+
+@pytest.mark.req("RT-6")
+def test_a_question_inside_a_nested_flow_is_answered_from_the_outer_run(stack: Stack, visitors: Visitors) -> None:
+    run_id = stack.begin("nested")
+    stack.questions(run_id)
+    page = visitors.page(f"#/run/{run_id}")
+    expect(page.locator("[data-node=inner].waiting")).to_be_visible()
+    page.locator("[data-node=inner]").click()
+    link = page.get_by_role("link", name=f"{run_id}/inner")
+    expect(link).to_be_visible()
+    question = card(page, "Deep down?")
+    question.get_by_label("Your answer").fill("yes")
+    question.get_by_role("button", name="Send").click()
+    expect(page.locator("[data-node=inner].success")).to_be_visible()
+    link.click()
+
+    expect(page.locator("[data-node=deep].success")).to_be_visible()
+
+
+@pytest.mark.req("RT-6")
+def test_a_run_is_paused_continued_and_cancelled_and_cancelling_asks_first(stack: Stack, visitors: Visitors) -> None:
+    run_id = stack.begin("expense", {"amount": 1, "payee": "Ada"})
+    stack.questions(run_id)
+    page = visitors.page(f"#/run/{run_id}")
+    status = page.locator("dl.facts .badge").first
+    page.get_by_role("button", name="Pause").click()
+    expect(status).to_have_text("paused")
+    page.get_by_role("button", name="Continue").click()
+    expect(status).to_have_text("waits for an answer")
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("button", name="Let it run").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("button", name="Yes, cancel it").click()
+    expect(status).to_have_text("cancelled")
+    expect(card(page, "Pay 1 € to Ada?")).to_have_count(0)
+    page.get_by_role("button", name="Resume").click()
+    expect(card(page, "Pay 1 € to Ada?")).to_contain_text("again")
+
+    assert run_id not in page.url
+
+
+@pytest.mark.req("RT-5")
+def test_the_stream_survives_a_restart_of_the_api(stack: Stack, visitors: Visitors) -> None:
+    run_id = stack.begin("slow")
+    page = visitors.page(f"#/run/{run_id}")
+    expect(page.locator("[data-node=n2].success")).to_be_visible()
+    stack.kill("api")
+    expect(page.get_by_text("The connection is lost")).to_be_visible()
+    stack.start_api()
+    expect(page.locator("[data-node=n12].success")).to_be_visible()
+    expect(page.get_by_text("The connection is lost")).to_have_count(0)
+    expect(page.locator(".timeline")).to_contain_text("The run is completed")
+    shown = [int(entry.get_attribute("data-event") or 0) for entry in page.locator(".timeline li").all()]
+    kept = [2 * entry["seq"] for entry in stack.http.get(f"/runs/{run_id}/transitions").json()]
+
+    assert shown == kept
+
+
+def test_a_thousand_events_are_drawn_a_hundred_at_a_time(stack: Stack, visitors: Visitors) -> None:
+    run_id = stack.begin("many", {"input": list(range(500))})
+    stack.ended(run_id)
+    page = visitors.page(f"#/run/{run_id}")
+    expect(page.locator(".timeline")).to_contain_text("The run is completed")
+    expect(page.locator(".timeline li")).to_have_count(100)
+    page.get_by_role("button", name="earlier").click()
+    page.locator("[data-node=each]").click()
+
+    expect(page.locator(".timeline")).to_contain_text("The run started")
+    expect(page.locator(".side")).to_contain_text("500 of 500")
+
+
+@pytest.mark.req("RT-5")
+def test_what_a_run_says_is_text_and_never_markup(stack: Stack, visitors: Visitors) -> None:
+    nasty = "<img src=x onerror='document.title=1'><script>document.title=2</script>{{ 7 * 7 }}"
+    run_id = stack.begin("markup", {"text": nasty})
+    stack.questions(run_id)
+    page = visitors.page("#/inbox")
+    expect(page.get_by_role("heading", name="<img src=x")).to_have_text(nasty)
+    page.goto(f"{stack.url}/#/run/{run_id}")
+    expect(page.locator(".timeline")).to_contain_text("<script>")
+
+    assert page.locator("main img, main script").count() == 0
+    assert page.title() not in ("1", "2")
+
+
+def test_a_server_that_wants_a_token_is_given_one_for_this_tab_only(stack: Stack, visitors: Visitors) -> None:
+    url = stack.start_closed_api()
+    run_id = stack.begin("expense", {"amount": 3, "payee": "Ada"})
+    stack.questions(run_id)
+    page = visitors.page(url=url)
+    page.get_by_label("Your token").fill("wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_have_text("The server does not know this token.")
+    page.get_by_label("Your token").fill("sesame")
+    page.keyboard.press("Enter")
+    card(page, "Pay 3 € to Ada?").get_by_role("button", name="Approve").click()
+    expect(card(page, "Pay 3 € to Ada?")).to_contain_text("your answer is taken")
+    answered = stack.ended(run_id)["answered_inputs"]
+
+    assert [entry["by"] for entry in answered.values()] == ["ada"]
+    assert page.evaluate("localStorage.length") == 0
+    assert page.context.cookies() == []
+
+
+@pytest.mark.req("RT-6")
+def test_runs_are_listed_filtered_and_link_to_temporal(stack: Stack, visitors: Visitors) -> None:
+    for number in range(30):
+        stack.http.post("/runs", json={"definition": json.loads(_many(f"listed-{number % 2}"))})
+    params = {"flow": "listed-0", "status": "completed"}
+    _until(lambda: len(stack.http.get("/runs", params=params).json()["runs"]) == 15, "the runs in the list")
+    page = visitors.page("#/runs")
+    expect(page.locator(".row")).to_have_count(25)
+    page.get_by_role("button", name="More").click()
+    expect(page.locator(".row").nth(29)).to_be_visible()
+    page.get_by_label("Flow").fill("listed-0")
+    page.keyboard.press("Enter")
+    page.get_by_label("Status").select_option("completed")
+    expect(page.locator(".row")).to_have_count(15)
+    page.locator(".row a").first.click()
+    link = page.get_by_role("link", name="Temporal Web UI")
+    expect(link).to_be_visible()
+
+    assert str(link.get_attribute("href")).startswith(f"{stack.ui_url}/namespaces/default/workflows/listed-0-")
+
+
+def _many(flow_id: str) -> str:
+    return json.dumps({"id": flow_id, "nodes": {"a": {"type": "transform", "template": "x"}}})
+
+
+@pytest.mark.req("RT-5", "RT-6")
+@pytest.mark.parametrize(
+    ("name", "context"),
+    [
+        ("light", {"color_scheme": "light"}),
+        ("dark", {"color_scheme": "dark"}),
+        ("phone", {"viewport": PHONE, "is_mobile": True, "has_touch": True}),
+    ],
+)
+def test_inbox_and_run_fit_the_screen(
+    stack: Stack, visitors: Visitors, shots: Path, name: str, context: dict[str, Any]
+) -> None:
+    items = [{"what": "train to Hamburg", "price": 89.9}, {"what": "hotel", "price": 240}]
+    expense = stack.begin("expense", {"amount": 329.9, "payee": "Ada Lovelace", "items": items, "urgent": True})
+    stack.begin("kinds")
+    agent = stack.begin("research", {"count": 3})
+    stack.questions(expense)
+    stack.ended(agent)
+    page = visitors.page("#/inbox", **context)
+    expect(page.get_by_role("article")).to_have_count(5)
+    _shot(page, shots / f"inbox-{name}.png")
+    page.goto(f"{stack.url}/#/run/{expense}")
+    page.locator("[data-node=pay]").press("Enter")
+    expect(page.locator(".side dt").first).to_be_visible()
+    expect(page.locator(".timeline li").nth(3)).to_be_visible()
+    _shot(page, shots / f"run-{name}.png")
+    page.goto(f"{stack.url}/#/run/{agent}")
+    page.locator("[data-node=agent]").press("Enter")
+    expect(page.get_by_role("list", name="Conversation")).to_be_visible()
+    _shot(page, shots / f"agent-{name}.png")
+    for place in ("runs", "start"):
+        page.goto(f"{stack.url}/#/{place}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        _shot(page, shots / f"{place}-{name}.png")
+
+
+def _shot(page: Page, path: Path) -> None:
+    page.wait_for_timeout(400)
+    page.screenshot(path=path, full_page=True)
+    wide = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    assert wide[0] <= wide[1], f"{path.name}: {wide[0]} pixels wide on a screen of {wide[1]}"
