@@ -17,6 +17,7 @@ from benchmarks.command_line import cli
 from benchmarks.growth import growth
 from benchmarks.mapping import mapping
 from benchmarks.measuring import Line, compiled
+from benchmarks.parked import parked
 from benchmarks.reading import read
 from benchmarks.stepping import chain, concurrent, fanout
 
@@ -26,6 +27,7 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[list[Line]]]] = {
     "concurrent": concurrent,
     "map": mapping,
     "growth": growth,
+    "parked": parked,
     "read": read,
     "cli": cli,
 }

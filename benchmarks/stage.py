@@ -19,7 +19,7 @@ from holdfast.flows.spec import FlowSpec
 from holdfast.starter import embedded
 from holdfast.starter.client import HoldfastClient
 from holdfast.starter.connecting import connect
-from holdfast.worker import running_worker
+from holdfast.worker import CACHED_RUNS, running_worker
 
 FLOWS = "benchmark-holdfast"
 BARE = "benchmark-bare"
@@ -53,7 +53,7 @@ class Stage:
         return await handle.result()
 
     @contextlib.asynccontextmanager
-    async def flow_worker(self, *, max_cached_workflows: int = 1000) -> AsyncGenerator[Worker]:
+    async def flow_worker(self, *, max_cached_workflows: int = CACHED_RUNS) -> AsyncGenerator[Worker]:
         """A Holdfast worker with the benchmarks' nodes."""
         registry = Registry()
         for node in (BenchStep, BenchPureStep, BenchItem):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.validation import InvalidCheckpointError, validate_checkpoint, validate_node_state
     from holdfast.checkpoints.values import UnserialisableError
     from holdfast.contracts.calls import FlowStart, RunConfig
+    from holdfast.contracts.people import HumanAnswer
     from holdfast.flows.composite_nodes import (
         END,
         Agent,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from holdfast.starter.client import HoldfastClient
     from holdfast.starter.connecting import NotReachableError
     from holdfast.starter.errors import (
+        AnswerRefusedError,
         FlowFailedError,
         NoCheckpointError,
         RunActiveError,
@@ -76,7 +78,9 @@ if TYPE_CHECKING:
         RunExistsError,
         RunNotFoundError,
     )
+    from holdfast.starter.people import OpenRequest
     from holdfast.starter.runs import RunDetail, RunInfo, RunnableResult
+    from holdfast.starter.sync import SyncHoldfastClient
 
 _HOMES = {
     "holdfast.checkpoints.models": (
@@ -108,6 +112,7 @@ _HOMES = {
         "FlowStart",
         "RunConfig",
     ),
+    "holdfast.contracts.people": ("HumanAnswer",),
     "holdfast.flows.composite_nodes": (
         "END",
         "Agent",
@@ -161,6 +166,7 @@ _HOMES = {
     "holdfast.starter.client": ("HoldfastClient",),
     "holdfast.starter.connecting": ("NotReachableError",),
     "holdfast.starter.errors": (
+        "AnswerRefusedError",
         "FlowFailedError",
         "NoCheckpointError",
         "RunActiveError",
@@ -168,6 +174,8 @@ _HOMES = {
         "RunExistsError",
         "RunNotFoundError",
     ),
+    "holdfast.starter.people": ("OpenRequest",),
+    "holdfast.starter.sync": ("SyncHoldfastClient",),
     "holdfast.starter.runs": (
         "RunDetail",
         "RunInfo",
@@ -180,6 +188,7 @@ __all__ = [
     "END",
     "Activity",
     "Agent",
+    "AnswerRefusedError",
     "Caching",
     "CheckpointConfig",
     "CheckpointMixin",
@@ -202,6 +211,7 @@ __all__ = [
     "HoldfastClient",
     "Http",
     "Human",
+    "HumanAnswer",
     "InvalidCheckpointError",
     "LinearOrchestrator",
     "Llm",
@@ -214,6 +224,7 @@ __all__ = [
     "NodeSpec",
     "NonRetryableError",
     "NotReachableError",
+    "OpenRequest",
     "Pass",
     "PendingInputContext",
     "Python",
@@ -228,6 +239,7 @@ __all__ = [
     "RunnableResult",
     "RunnableStatus",
     "SubFlow",
+    "SyncHoldfastClient",
     "Tool",
     "Transform",
     "Transformer",

@@ -56,6 +56,10 @@ PURE = (
     "yaml",
 )
 
+CACHED_RUNS = 200
+"""How many runs a worker remembers. One takes about 150 KB; a run that is not remembered is replayed when it goes on,
+so those that wait for people cost nothing, and those that work want to be among the remembered."""
+
 
 def runner() -> WorkflowRunner:
     """What our workers run workflows with: no sandbox. See docs/decisions/0010."""
@@ -128,7 +132,7 @@ async def running_worker(
     cache: Path | None = None,
     graceful_seconds: float = 10.0,
     max_concurrent_activities: int = 100,
-    max_cached_workflows: int = 1000,
+    max_cached_workflows: int = CACHED_RUNS,
 ) -> AsyncGenerator[Worker]:
     """A worker that runs while the block lasts."""
     memory = SqliteMemory(home() / "memory.db")
@@ -172,7 +176,8 @@ async def serve(options: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
-    async with running_worker(client, task_queue=options.task_queue, registry=registry):
+    cached = options.cached_runs
+    async with running_worker(client, task_queue=options.task_queue, registry=registry, max_cached_workflows=cached):
         _say(options, "ready", f"worker {os.getpid()} on task queue {options.task_queue!r}", list(registry.classes))
         await stopping.wait()
         _say(options, "stopping", "worker stopping: waiting for nodes in flight", [])
@@ -195,6 +200,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--task-queue", default=names.DEFAULT_TASK_QUEUE)
     found.add_argument("--address", help="Temporal's address (default: TEMPORAL_ADDRESS)")
     found.add_argument("--namespace", help="Temporal's namespace (default: TEMPORAL_NAMESPACE)")
+    found.add_argument(
+        "--cached-runs", type=int, default=CACHED_RUNS, help=f"how many runs it remembers (default: {CACHED_RUNS})"
+    )
     found.add_argument("--json", action="store_true", help="say what happens in JSON, one object a line")
     return found
 

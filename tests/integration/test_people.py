@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Flow, Human, Map, Node, Python, RunConfig, SubFlow
+from holdfast import Agent, Flow, Human, Map, Node, Python, RunConfig, SubFlow, SyncHoldfastClient
 from holdfast.checkpoints.models import CheckpointStatus, RunStatus
 from holdfast.checkpoints.validation import validate_checkpoint
 from holdfast.contracts import names
@@ -263,3 +263,24 @@ async def test_the_checkpoint_of_a_waiting_run_needs_no_worker(bench: Bench) -> 
     assert waiting.completed_node_ids == ["a"]
     assert receipt.status == "kept"
     assert result.output["ask"]["output"]["content"] == "later"
+
+
+@pytest.mark.req("RT-6")
+async def test_the_client_for_code_that_is_not_async_does_all_of_it(bench: Bench) -> None:
+    await bench.worker()
+    address = bench.client.temporal.service_client.config.target_host
+
+    def work() -> list[str]:
+        with SyncHoldfastClient(address, task_queue=bench.task_queue) as client:
+            run_id = client.create_run(spec(Human(id="ask", prompt="?"), id="sync"), {})
+            names_: list[str] = []
+            for event in client.stream(run_id):
+                names_.append(event.event)
+                if event.event == "approval":
+                    client.send_input(run_id, {"feedback": "yes"}, by="ada")
+            assert client.result(run_id).output["ask"]["output"]["content"] == "yes"
+            assert client.get_run(run_id).status == RunStatus.COMPLETED
+            assert client.list_checkpoints(run_id)
+            return names_
+
+    assert "input_received" in await asyncio.to_thread(work)

@@ -16,10 +16,14 @@ from holdfast.checkpoints import ledger, models, values
 from holdfast.checkpoints.migrations import MIGRATIONS
 from holdfast.checkpoints.serial import deserialize_checkpoint, serialize_checkpoint
 from holdfast.contracts import messages, names
+from holdfast.contracts import people as questions
 from holdfast.engine.simulator import Scripted, Simulation
-from holdfast.flows import composites, conditions, kinds, params, spec
+from holdfast.flows import composites, conditions, kinds, params, people, spec
 from holdfast.flows.reading import read_flow
+from holdfast.starter.api.access import Tokens
+from holdfast.starter.api.app import Settings, create_app
 from holdfast.starter.cli import HELP, parser
+from holdfast.starter.client import HoldfastClient
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -27,6 +31,7 @@ FLOWS = (REFERENCE / "flows.md").read_text()
 CHECKPOINTS = (REFERENCE / "checkpoints.md").read_text()
 ERRORS = (REFERENCE / "errors.md").read_text()
 CLI = (REFERENCE / "cli.md").read_text()
+API = (REFERENCE / "api.md").read_text()
 SOURCES = {path: path.read_text() for path in sorted((ROOT / "holdfast").rglob("*.py"))}
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -141,13 +146,15 @@ COMMON: dict[str, type[BaseModel]] = {
     "Conditions": conditions.Condition,
     "Errors": spec.ErrorHandling,
     "Caching": spec.Caching,
+    "Approvals": spec.Approval,
+    "Deadlines": spec.Deadline,
     "Checkpoints": spec.CheckpointConfig,
 }
 # What is described with the kind that has it.
 PARTS: dict[str, list[type[BaseModel]]] = {
     "choice": [params.ChoiceOption],
     "llm": [params.ModelParams, params.Prices],
-    "agent": [composites.ToolSpec, composites.MemoryParams, composites.SummariseParams],
+    "agent": [composites.ToolSpec, people.ApprovalRule, composites.MemoryParams, composites.SummariseParams],
     "graph-orchestrator": [composites.GraphState, composites.GraphEdge],
 }
 INHERITING: set[type[BaseModel]] = {params.LlmParams, composites.ToolSpec, composites.InnerNode}
@@ -178,11 +185,11 @@ def test_no_model_of_a_definition_is_left_out() -> None:
         *(model for models_of in PARTS.values() for model in models_of),
         composites.InnerNode,
     }
-    # The first two have no fields; the others have one, described below the table of a node's fields.
-    known = described | {spec.SpecModel, params.Params, spec.Approval, spec.Streaming}
+    # The first two have no fields; the last has one, described below the table of a node's fields.
+    known = described | {spec.SpecModel, params.Params, spec.Streaming}
     defining = [
         value
-        for module in (spec, params, composites, kinds, conditions)
+        for module in (spec, params, people, composites, kinds, conditions)
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, BaseModel) and value is not BaseModel
     ]
@@ -203,6 +210,7 @@ def test_every_operator_is_described_and_no_other() -> None:
         ("Fields", models.CheckpointRecord),
         ("A node's state", models.NodeRecord),
         ("What a run waits for", models.PendingInputContext),
+        ("A question", questions.HumanRequest),
         ("Transitions", models.CheckpointSummary),
         ("Usage", messages.Usage),
     ],
@@ -306,6 +314,10 @@ ALL_STEPS = {
     on_max_loops: return
     memory: {}
 """,
+    "A question's state": """
+    type: human
+    prompt: why
+""",
     "A map's state": """
     type: map
     inline_limit: 0
@@ -352,9 +364,9 @@ def state_fields(flow: spec.FlowSpec, inside: Scripted) -> set[str]:
 def test_every_field_of_a_state_inside_is_described_and_no_other(heading: str) -> None:
     flow = read_flow(f"id: f\nnodes:\n  n:{ALL_STEPS[heading]}")
     rows = next(tables(section(CHECKPOINTS, heading), "field"))
-    done = Scripted(output={"files": {"a.txt": "x"}, "content": "found"})
+    done = Scripted(output={"files": {"a.txt": "x"}, "content": "found"}, answer={"feedback": "because"})
 
-    written = state_fields(flow, done) | state_fields(flow, Scripted(error="no"))
+    written = state_fields(flow, done) | state_fields(flow, Scripted(error="no", answer={"feedback": ""}))
 
     assert {row[0].strip("`") for row in rows} == written
 
@@ -391,7 +403,13 @@ def test_every_type_of_a_nodes_error_is_explained() -> None:
 
 
 def test_every_failure_type_on_the_wire_is_explained() -> None:
-    wire = {names.FLOW_FAILED, names.FLOW_DEFINITION, names.NODE_FAILED, names.WORKER_SHUTDOWN}
+    wire = {
+        names.FLOW_FAILED,
+        names.FLOW_DEFINITION,
+        names.NODE_FAILED,
+        names.WORKER_SHUTDOWN,
+        names.ANSWER_REFUSED,
+    }
 
     assert wire - named(section(ERRORS, "What Temporal shows")) == set()
 
@@ -447,7 +465,20 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors(page.read_text()), target
 
 
-@pytest.mark.parametrize("command", re.findall(r"^  holdfast (\w+)", HELP, re.MULTILINE))
+def commands() -> list[str]:
+    """Those with a line in the help screen, and those that are named beside another one."""
+    return [*re.findall(r"^  holdfast (\w+)", HELP, re.MULTILINE), *re.findall(r"[(;] ?(\w+):", HELP)]
+
+
+def test_every_command_is_in_the_help_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["nothing"])
+    offered = capsys.readouterr().err.partition("choose from")[2]
+
+    assert set(re.findall(r"\w+", offered)) == set(commands())
+
+
+@pytest.mark.parametrize("command", commands())
 def test_every_command_and_option_is_documented(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     [row] = [line for line in CLI.splitlines() if re.match(rf"\| `{command}[ `]", line)]
     with pytest.raises(SystemExit):
@@ -456,3 +487,38 @@ def test_every_command_and_option_is_documented(command: str, capsys: pytest.Cap
     everywhere = {"--help", "--json", "--address", "--namespace"}
 
     assert {option for option in offered - everywhere if option not in row} == set()
+
+
+async def nowhere(_: str) -> HoldfastClient:
+    raise AssertionError("the API's document needs no server")
+
+
+def routes() -> dict[str, dict[str, Any]]:
+    """Every route that the API offers, as `GET /runs`, with its operation."""
+    document = create_app(Settings(nowhere, Tokens({}))).openapi()
+    return {
+        f"{method.upper()} {path}": operation
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+
+
+def test_every_route_of_the_api_is_documented_and_no_other() -> None:
+    rows = [row for found in tables(API, "route") for row in found]
+
+    assert sorted(row[0].strip("`") for row in rows) == sorted(routes())
+
+
+@pytest.mark.parametrize("route", routes())
+def test_what_a_route_takes_is_documented(route: str) -> None:
+    [row] = [row for found in tables(API, "route") for row in found if row[0].strip("`") == route]
+    operation = routes()[route]
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    wanted = {
+        parameter["name"]
+        for parameter in operation.get("parameters", [])
+        if parameter["in"] != "path" and parameter["name"] != "authorization"
+    }
+
+    assert wanted - {name.lower() for name in named(row[1])} == set()
+    assert bool(body) == ("body" in row[1])

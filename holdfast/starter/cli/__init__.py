@@ -80,6 +80,11 @@ def parser() -> argparse.ArgumentParser:
         "--ui-port", type=int, help="the Web UI's port (default: the last one, else 8233, else a free one)"
     )
 
+    dev.add_argument(
+        "--console-port", type=int, default=8080, help="the console's port (default: 8080, else a free one)"
+    )
+    dev.add_argument("--flows", metavar="FOLDER", help="flows in YAML that can be started by name in the console")
+
     run = add(
         "run",
         "start a flow and follow it to its end",

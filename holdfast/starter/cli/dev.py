@@ -29,11 +29,26 @@ def dev_command(options: argparse.Namespace) -> int:
         with embedded.server(state, options.port, options.ui_port) as server:
             (state / "dev.json").write_text(json.dumps({"pid": os.getpid()}))
             worker = start_worker(server, state, options.load, options.task_queue)
-            _announce(options, server, state, worker.pid)
-            return _supervise(options, server, state, worker, stopping)
+            console = _console(options, server, state)
+            try:
+                _announce(options, server, state, worker.pid)
+                return _supervise(options, server, state, worker, stopping)
+            finally:
+                embedded.stop(console)
     finally:
         # The last thing to go: whoever waits for us to stop looks at it.
         (state / "dev.json").unlink(missing_ok=True)
+
+
+def _console(options: argparse.Namespace, server: embedded.Running, state: Path) -> subprocess.Popen[bytes]:
+    """The HTTP API and the console page, in a process of their own."""
+    options.console_port = embedded.free_port(options.console_port)
+    arguments = ["--address", server.address, "--port", str(options.console_port), "--ui-url", server.ui_url]
+    if options.flows:
+        arguments += ["--flows", options.flows]
+    command = [sys.executable, "-m", "holdfast.starter.cli", "serve", "--task-queue", options.task_queue, *arguments]
+    with (state / "console.log").open("ab") as log:
+        return embedded.spawn(command, log)
 
 
 class _StopRequest:
@@ -50,12 +65,15 @@ class _StopRequest:
 
 def _announce(options: argparse.Namespace, server: embedded.Running, state: Path, worker_pid: int) -> None:
     if options.json:
-        print_json({"address": server.address, "ui": server.ui_url, "state": str(state), "worker_pid": worker_pid})
+        console = f"http://127.0.0.1:{options.console_port}/"
+        found = {"address": server.address, "ui": server.ui_url, "console": console, "state": str(state)}
+        print_json({**found, "worker_pid": worker_pid})
         sys.stdout.flush()
         return
     print(
         f"Temporal   {server.address}\n"
         f"Web UI     {server.ui_url}\n"
+        f"console    http://127.0.0.1:{options.console_port}/\n"
         f"worker     process {worker_pid}, task queue {options.task_queue!r}\n"
         f"state      {state}  (survives restarts)\n\n"
         "In another terminal:  holdfast run examples/hello.yaml --input name=World\n"

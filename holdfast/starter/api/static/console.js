@@ -1,9 +1,9 @@
 // The console: one page, four views, chosen by the part of the address after `#`.
 
-import { html, render, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
+import { html, render, useContext, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { Holdfast, isTemporary } from "./client.js";
 import { RunView } from "./run.js";
-import { Server } from "./server.js";
+import { Server, useRefreshed } from "./server.js";
 import { InboxView, RunsView, StartView } from "./views.js";
 
 // Not localStorage: a token is gone when the tab is closed.
@@ -40,12 +40,21 @@ function App() {
     <${Server.Provider} value=${server}>
       <a class="skip-link" href="#main" onClick=${(event) => (event.preventDefault(), main.current.focus())}>To the content</a>
       <${Header} view=${view} waiting=${waiting} />
+      ${view !== "inbox" && !wanted && html`<${Count} onCount=${setWaiting} />`}
       <main id="main" tabindex="-1" ref=${main}>
-        <p class=${lost ? "notice" : "hidden"} role="status">${lost && "The server does not answer. Trying again; nothing is lost."}</p>
+        <p class=${lost ? "notice lost" : "hidden"} role="status">${lost && "The server does not answer. Trying again; nothing is lost."}</p>
         ${wanted ? html`<${TokenForm} wrong=${token !== null} onToken=${give} />` : html`<${View} key=${`${view} ${argument} ${token}`} ...${{ view, argument, settings }} onCount=${setWaiting} />`}
       </main>
     <//>
   `;
+}
+
+/** How many questions are open, where they are not shown. */
+function Count({ onCount }) {
+  const { holdfast } = useContext(Server);
+  const listed = useRefreshed(() => holdfast.inbox({ limit: 200 }), 15_000);
+  useEffect(() => listed.value && onCount(listed.value.length), [listed.value]);
+  return null;
 }
 
 function View({ view, argument, settings, onCount }) {

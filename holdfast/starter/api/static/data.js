@@ -5,10 +5,14 @@ import { html } from "./vendor/htm-preact.js";
 import { isObject, label, moment, relative, short } from "./words.js";
 
 const MOST_ROWS = 25;
+const MOST_INNER = 5;
+const LONG = 600;
+const LONGEST = 20_000;
+const MOST_COLUMNS = 5;
 const DEEPEST = 2;
 
 export function When({ at }) {
-  return html`<time datetime=${at} title=${new Date(at).toLocaleString()}>${relative(at)}, ${moment(at)}</time>`;
+  return html`<time datetime=${at} title=${new Date(at).toLocaleString()}>${relative(at)} (${moment(at)})</time>`;
 }
 
 /** A badge: a word and a colour, never a colour alone. */
@@ -38,10 +42,43 @@ function AllOfIt({ value, what }) {
 }
 
 function Readable({ value, depth }) {
+  if (isOutcome(value)) return html`<${Readable} value=${value.output ?? value.error?.message} depth=${depth} />`;
+  if (isGrid(value)) return html`<${Grid} rows=${value} />`;
   if (Array.isArray(value)) return html`<${List} items=${value} depth=${depth} />`;
   if (isObject(value) && isMarked(value)) return html`<span class="value">${unmarked(value)}</span>`;
   if (isObject(value)) return html`<${Table} data=${value} depth=${depth} />`;
-  return html`<span class="value">${scalar(value)}</span>`;
+  const text = scalar(value);
+  // What scrolls must be reachable for the keyboard.
+  return text.length > LONG ? html`<div class="value long" tabindex="0">${text}</div>` : html`<span class="value">${text}</span>`;
+}
+
+// What another step gave. People want what it said; how it came to that is behind "show all".
+function isOutcome(value) {
+  const known = ["status", "input", "output", "error"];
+  return isObject(value) && "status" in value && "output" in value && Object.keys(value).every((name) => known.includes(name));
+}
+
+/** Objects of the same few plain fields: a table with a head. */
+function isGrid(value) {
+  if (!Array.isArray(value) || !value.length || !value.every(isObject)) return false;
+  const names = Object.keys(value[0]);
+  const same = (row) => Object.keys(row).join("\n") === names.join("\n") && Object.values(row).every((cell) => cell === null || typeof cell !== "object");
+  return names.length > 0 && names.length <= MOST_COLUMNS && value.every(same);
+}
+
+function Grid({ rows }) {
+  const names = Object.keys(rows[0]);
+  return html`
+    <table class="grid">
+      <thead>
+        <tr>${names.map((name) => html`<th key=${name} scope="col" title=${name}>${label(name)}</th>`)}</tr>
+      </thead>
+      <tbody>
+        ${rows.slice(0, MOST_ROWS).map((row, index) => html`<tr key=${index}>${names.map((name) => html`<td key=${name}><span class="value">${scalar(row[name])}</span></td>`)}</tr>`)}
+      </tbody>
+    </table>
+    <${More} count=${rows.length} />
+  `;
 }
 
 // What JSON has no form for travels as an object with a mark: {"__datetime__": "…"}.
@@ -58,7 +95,7 @@ function unmarked(value) {
 function Table({ data, depth }) {
   const entries = Object.entries(data);
   if (!entries.length) return html`<span class="quiet">empty</span>`;
-  if (depth > DEEPEST) return html`<span class="quiet">${entries.length} fields</span>`;
+  if (depth > DEEPEST) return html`<span class="quiet">${counted(entries.length, "field")}</span>`;
   return html`
     <table>
       <tbody>
@@ -78,24 +115,29 @@ function Table({ data, depth }) {
 
 function List({ items, depth }) {
   if (!items.length) return html`<span class="quiet">none</span>`;
-  if (depth > DEEPEST) return html`<span class="quiet">${items.length} entries</span>`;
+  if (depth > DEEPEST) return html`<span class="quiet">${counted(items.length, "entry", "entries")}</span>`;
+  const most = depth || items.some((item) => typeof item === "object") ? MOST_INNER : MOST_ROWS;
   return html`
     <ul>
-      ${items.slice(0, MOST_ROWS).map((item, index) => html`<li key=${index}><${Readable} value=${item} depth=${depth + 1} /></li>`)}
+      ${items.slice(0, most).map((item, index) => html`<li key=${index}><${Readable} value=${item} depth=${depth + 1} /></li>`)}
     </ul>
-    <${More} count=${items.length} />
+    <${More} count=${items.length} most=${most} />
   `;
 }
 
-function More({ count }) {
-  return count > MOST_ROWS && html`<p class="quiet">and ${count - MOST_ROWS} more</p>`;
+function More({ count, most = MOST_ROWS }) {
+  return count > most && html`<p class="quiet">and ${count - most} more</p>`;
+}
+
+function counted(count, one, many = `${one}s`) {
+  return `${count} ${count === 1 ? one : many}`;
 }
 
 function scalar(value) {
   if (value === true) return "yes";
   if (value === false) return "no";
   if (value === null || value === undefined) return "–";
-  return short(String(value), 2000);
+  return short(String(value), LONGEST);
 }
 
 const WHO = { system: "Instructions", user: "Request", assistant: "Agent", tool: "Tool" };

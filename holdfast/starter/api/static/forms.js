@@ -18,7 +18,7 @@ export function fieldsOfSchema(schema) {
 }
 
 function fieldOfProperty(name, property, required) {
-  const found = isObject(property) ? property : {};
+  const found = optional(isObject(property) ? property : {});
   const options = Array.isArray(found.enum) ? found.enum : null;
   const type = options ? "enum" : SIMPLE.has(found.type) ? found.type : "json";
   return {
@@ -36,13 +36,22 @@ function fieldOfProperty(name, property, required) {
   };
 }
 
+/** `X or null`, as pydantic writes an optional field, is an X that may be left out. */
+function optional(property) {
+  const kinds = (property.anyOf ?? []).filter((kind) => kind.type !== "null");
+  if (kinds.length === 1) return { ...property, ...kinds[0] };
+  const types = Array.isArray(property.type) ? property.type.filter((type) => type !== "null") : [];
+  return types.length === 1 ? { ...property, type: types[0] } : property;
+}
+
 /** The fields of `data` that may be edited, with the values they have. */
 export function fieldsOfData(data, editable) {
   const known = isObject(data) ? data : {};
   return editable.map((name) => {
     const type = typeOf(known[name]);
     const text = textOf(type, known[name]);
-    return { name, type, label: label(name), text, required: false, long: type === "string" && isLong(text) };
+    // A number that is emptied is a slip; a text may well become empty.
+    return { name, type, label: label(name), text, required: type === "number", long: type === "string" && isLong(text) };
   });
 }
 
@@ -109,7 +118,8 @@ export function textsOf(fields) {
 /** A labelled input. `id` is unique on the page. */
 export function Field({ field, id, text, onText, disabled }) {
   const hint = field.hint ? `${id}-hint` : undefined;
-  const mark = field.required ? html` <span class="quiet">(needed)</span>` : "";
+  const notes = [field.required && "needed", field.type === "json" && field.name !== null && "JSON"].filter(Boolean).join(", ");
+  const mark = notes && html` <span class="quiet">(${notes})</span>`;
   const input = html`<${Input} ...${{ field, id, text, onText, disabled, hint }} />`;
   return html`
     <div class="field ${field.type}">

@@ -8,12 +8,14 @@ import { NODE_STATES, short } from "./words.js";
 const WIDTH = 190;
 const HEIGHT = 54;
 const LETTER = 7;
+// A picture a little wider than a phone is made smaller; a wide one would become unreadable, and is scrolled.
+const SHRINKS = 560;
 
 export function Graph({ definition, states, selected, onSelect }) {
   const drawn = useMemo(() => layout(definition), [definition]);
   return html`
     <div class="graph" role="group" aria-label="The steps of the flow">
-      <svg width=${drawn.width} height=${drawn.height} viewBox="0 0 ${drawn.width} ${drawn.height}">
+      <svg class=${drawn.width < SHRINKS ? "shrinks" : ""} width=${drawn.width} height=${drawn.height} viewBox="0 0 ${drawn.width} ${drawn.height}">
         <defs>
           <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
             <path d="M0 0 8 4 0 8z" class="arrow" />
@@ -103,7 +105,7 @@ class GraphNode extends Component {
       <g class="node ${state} ${selected ? "selected" : ""}" data-node=${node.id} tabindex="0" role="button" aria-pressed=${selected} aria-label="${node.name}, ${node.type}, ${words}${note ? `, ${note}` : ""}" transform="translate(${node.x - WIDTH / 2} ${node.y - HEIGHT / 2})" onClick=${choose} onKeyDown=${choose}>
         <rect class="box" width=${WIDTH} height=${HEIGHT} rx="8" />
         <rect class="bar" x="4" y="8" width="5" height=${HEIGHT - 16} rx="2.5" />
-        <text x="18" y="23" class="name">${short(node.name, 23)}</text>
+        <text x="18" y="23" class="name">${short(node.name, 21)}</text>
         <text x="18" y="41" class="state">${short(`${words}${note ? ` · ${note}` : ""}`, 27)}</text>
       </g>
     `;

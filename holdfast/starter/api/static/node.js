@@ -7,7 +7,7 @@ import { NODE_STATES, duration, isObject } from "./words.js";
 
 const PAUSE = 1000;
 
-export function NodeDetail({ runId, node, known = { state: "pending" }, moved, partial }) {
+export function NodeDetail({ runId, node, known = { state: "pending" }, pending, moved, partial }) {
   const inner = useInner(runId, node, moved);
   const record = inner?.record;
   const state = record?.internal_state ?? {};
@@ -18,12 +18,24 @@ export function NodeDetail({ runId, node, known = { state: "pending" }, moved, p
     <h2 id="step" tabindex="-1">${node.name ?? node.id}</h2>
     ${node.description && html`<p>${node.description}</p>`}
     <${NodeFacts} node=${node} known=${known} record=${record} state=${state} />
+    ${pending.map((entry) => html`<${Attempt} key=${entry.node_id} entry=${entry} />`)}
     <${ChildRuns} state=${state} />
-    ${error && html`<section class="part"><h3>${known.state === "skip" ? "Why" : "Error"}</h3><p class="problem">${error.message}</p>${error.type && html`<${Data} value=${error} what="the error" />`}</section>`}
+    ${error && html`<${Wrong} error=${error} heading=${known.state === "skip" ? "Why" : "Error"} />`}
     ${(state.prompt_messages || partial) && html`<section class="part"><h3>Conversation</h3><${Conversation} messages=${state.prompt_messages ?? []} partial=${partial} /></section>`}
     ${input !== undefined && html`<section class="part"><h3>Input</h3><${Data} value=${input} what="the input" /></section>`}
     ${output !== undefined && html`<section class="part"><h3>Output</h3><${Data} value=${output} what="the output" /></section>`}
     <${Parts} parts=${inner?.parts ?? []} />
+  `;
+}
+
+function Wrong({ error, heading }) {
+  const { message, type, ...more } = error;
+  return html`
+    <section class="part">
+      <h3>${heading}</h3>
+      <p class="problem">${message}${type ? ` (${type})` : ""}</p>
+      ${Object.keys(more).length > 0 && html`<${Data} value=${more} what="the error" />`}
+    </section>
   `;
 }
 
@@ -69,6 +81,12 @@ function NodeFacts({ node, known, record, state }) {
       ${started && html`<div><dt>Took</dt><dd>${duration(started, ended)}${ended ? "" : " so far"}</dd></div>`}
     </dl>
   `;
+}
+
+/** What a worker does for this step right now, or will try again. */
+function Attempt({ entry }) {
+  if (entry.attempt < 2 && !entry.last_failure) return null;
+  return html`<p class="notice">Attempt ${entry.attempt} is ${entry.state}.${entry.last_failure && ` Before it: ${entry.last_failure}`}</p>`;
 }
 
 function ChildRuns({ state }) {

@@ -1,6 +1,7 @@
 // A question as a card: what is asked, of whom, until when, about what, and the form to answer it with.
 
 import { html, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
+import { isTemporary } from "./client.js";
 import { Server } from "./server.js";
 import { Data, When } from "./data.js";
 import { Field, changes, fieldsOfData, fieldsOfSchema, read, textsOf } from "./forms.js";
@@ -98,6 +99,7 @@ function refusal(error) {
   if (first) return { closed: true, text: `Already answered by ${first[1]} at ${timeOf(first[2])}. Your answer was not taken.` };
   if (error.code === "answer/ended") return { closed: true, text: "The run has ended and asks nothing any more." };
   if (error.status === undefined) return { text: "The server could not be reached. Your answer is still here: try again." };
+  if (isTemporary(error)) return { text: "The server cannot confirm it at the moment. Your answer is still here: try again in a minute." };
   return { text: `Not taken: ${error.detail}` };
 }
 
@@ -123,6 +125,7 @@ function ApprovalForm({ request, data, sending }) {
   const fields = useMemo(() => fieldsOfData(data, request.editable), [request.id]);
   const [texts, setTexts] = useState(() => textsOf(fields));
   const [comment, setComment] = useState("");
+  const form = useRef(null);
   const box = useRef(null);
   const id = (name) => `${request.id}-${name}`;
   const answer = (approved) => {
@@ -131,13 +134,15 @@ function ApprovalForm({ request, data, sending }) {
       box.current.focus();
       return;
     }
+    if (approved && !form.current.reportValidity()) return;
     attempt(sending, () => {
       const edited = approved ? changes(fields, texts) : {};
       return { is_approved: approved, ...(comment.trim() && { feedback: comment.trim() }), ...(Object.keys(edited).length && { data: edited }) };
     });
   };
+  // Enter in a field must not approve a payment: only the button does.
   return html`
-    <form onSubmit=${(event) => (event.preventDefault(), answer(true))}>
+    <form ref=${form} onSubmit=${(event) => event.preventDefault()}>
       ${fields.length > 0 && html`<p class="quiet">You may change this before you approve:</p>`}
       ${fields.map(
         (field) => html`<${Field} key=${field.name} field=${field} id=${id(field.name)} text=${texts[field.name]} disabled=${sending.sending} onText=${(text) => setTexts({ ...texts, [field.name]: text })} />`,
@@ -147,7 +152,7 @@ function ApprovalForm({ request, data, sending }) {
         <textarea id=${id("comment")} rows="2" ref=${box} value=${comment} disabled=${sending.sending} onInput=${(event) => setComment(event.target.value)} />
       </div>
       <div class="buttons">
-        <button type="submit" class="yes" disabled=${sending.sending}>Approve</button>
+        <button type="button" class="yes" disabled=${sending.sending} onClick=${() => answer(true)}>Approve</button>
         <button type="button" class="no" disabled=${sending.sending} onClick=${() => answer(false)}>Reject</button>
       </div>
     </form>

@@ -1,6 +1,6 @@
 // One run, live: its picture, its open questions, what has happened, and what is known of a step.
 
-import { html, useContext, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
+import { Component, html, useContext, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { Badge, When } from "./data.js";
 import { Graph } from "./graph.js";
 import { RunModel } from "./model.js";
@@ -21,27 +21,32 @@ export function RunView({ runId, settings }) {
   const [selected, setSelected] = useState(null);
   const live = useLive(runId, definition.value, () => (run.reload(), questions.reload()));
   const inside = useMemo(() => insideOf(runId, questions.value ?? []), [questions.value]);
-  if (run.error) return html`<h1 tabindex="-1">Run</h1><p class="problem" role="alert">${run.error.message}</p>`;
-  if (!run.value || !definition.value) return html`<h1 tabindex="-1">Run</h1><p role="status">Loading…</p>`;
-  const node = definition.value.nodes?.find(({ id }) => id === selected);
+  // The heading is the same element from the first moment on: it has the focus when one comes here by a link.
+  const flow = definition.value;
+  const heading = html`<h1 tabindex="-1">${flow ? (flow.name ?? label(flow.id)) : "Run"}</h1>`;
+  if (run.error) return html`${heading}<p class="problem" role="alert">${run.error.message}</p>`;
+  if (!run.value || !flow) return html`${heading}<p role="status">Loading…</p>`;
+  const names = new Map((flow.nodes ?? []).map((entry) => [entry.id, entry.name ?? entry.id]));
+  const node = flow.nodes?.find(({ id }) => id === selected);
   const states = live.model.states(ENDED.has(run.value.status) ? [] : inside);
   return html`
-    <${Head} run=${run.value} definition=${definition.value} settings=${settings} onChange=${run.reload} />
-    ${live.lost && html`<p class="notice" role="status">The connection is lost. Trying again; nothing is missed.</p>`}
+    ${heading}
+    <${Head} run=${run.value} definition=${flow} settings=${settings} onChange=${run.reload} />
+    ${live.lost && html`<p class="notice lost" role="status">The connection is lost. Trying again; nothing is missed.</p>`}
     <${OpenQuestions} requests=${questions.value ?? []} model=${live.model} />
     <div class="columns">
       <section aria-labelledby="steps">
         <h2 id="steps">Steps</h2>
         <${Legend} />
-        <${Graph} definition=${definition.value} states=${states} selected=${selected} onSelect=${setSelected} />
+        <${Graph} definition=${flow} states=${states} selected=${selected} onSelect=${setSelected} />
       </section>
       <section aria-labelledby="step" class="side">
         ${node
-          ? html`<${NodeDetail} key=${node.id} runId=${runId} node=${node} known=${states.get(node.id)} moved=${live.model.moved.get(node.id)} partial=${live.model.partial.get(node.id)} />`
+          ? html`<${NodeDetail} key=${node.id} runId=${runId} node=${node} known=${states.get(node.id)} pending=${run.value.pending.filter((entry) => rootOf(entry.node_id) === node.id)} moved=${live.model.moved.get(node.id)} partial=${live.model.partial.get(node.id)} />`
           : html`<h2 id="step">A step</h2><p class="quiet">Choose a step in the picture to see what went in and what came out.</p>`}
       </section>
     </div>
-    <${Timeline} events=${live.model.events} />
+    <${Timeline} events=${live.model.events} names=${names} />
     <${Checkpoints} runId=${runId} checkpoints=${live.model.checkpoints} />
   `;
 }
@@ -112,7 +117,6 @@ function later(action, milliseconds) {
 function Head({ run, definition, settings, onChange }) {
   const parent = run.run_id.includes("/") ? run.run_id.split("/").slice(0, -1).join("/") : null;
   return html`
-    <h1 tabindex="-1">${definition.name ?? label(definition.id)}</h1>
     ${definition.description && html`<p>${definition.description}</p>`}
     <dl class="facts">
       <div><dt>Status</dt><dd role="status"><${Badge} state=${run.status} words=${RUN_STATES} /></dd></div>
@@ -202,7 +206,7 @@ function Legend() {
 }
 
 /** Newest last. Only the end of a long list is drawn, until somebody asks for more. */
-function Timeline({ events }) {
+function Timeline({ events, names }) {
   const [shown, setShown] = useState(SHOWN);
   const hidden = Math.max(0, events.length - shown);
   return html`
@@ -210,19 +214,26 @@ function Timeline({ events }) {
       <h2 id="timeline">What has happened</h2>
       ${hidden > 0 && html`<button onClick=${() => setShown(shown + 500)}>Show ${Math.min(500, hidden)} earlier (of ${hidden})</button>`}
       <ol class="timeline">
-        ${events.slice(hidden).map((event) => html`<${Happened} key=${event.id} event=${event} />`)}
+        ${events.slice(hidden).map((event) => html`<${Happened} key=${event.id} event=${event} names=${names} />`)}
       </ol>
     </section>
   `;
 }
 
-function Happened({ event }) {
-  return html`
-    <li data-event=${event.id} class=${event.event}>
-      <time datetime=${event.at} title=${new Date(event.at).toLocaleString()}>${clock(event.at)}</time>
-      <span>${short(sentence(event), 300)}</span>
-    </li>
-  `;
+/** What has happened does not change: a line is drawn once. */
+class Happened extends Component {
+  shouldComponentUpdate(next) {
+    return next.event !== this.props.event;
+  }
+
+  render({ event, names }) {
+    return html`
+      <li data-event=${event.id} class=${event.event}>
+        <time datetime=${event.at} title=${new Date(event.at).toLocaleString()}>${clock(event.at)}</time>
+        <span>${short(sentence(event, names), 300)}</span>
+      </li>
+    `;
+  }
 }
 
 function Checkpoints({ runId, checkpoints }) {

@@ -6,33 +6,48 @@ import { isTemporary } from "./client.js";
 /** `{holdfast, failed(error), reached()}`. */
 export const Server = createContext(null);
 
-/** Calls `load` now and every so many milliseconds while the page is seen; `reload` at once. */
+/**
+ * Calls `load` now and every so many milliseconds while the page is seen; `reload` calls it at once.
+ *
+ * One call at a time: a server that is slower than the interval is not asked ever faster, and an old answer never
+ * overwrites a newer one.
+ */
 export function useRefreshed(load, milliseconds, wanted = []) {
   const server = useContext(Server);
   const [state, setState] = useState({ value: null, error: null });
-  const round = useRef(0);
-  const reload = async () => {
-    const mine = ++round.current;
-    try {
-      const value = await load();
-      // A slow answer to an older question must not overwrite a newer one.
-      if (mine === round.current) setState({ value, error: null });
-      server.reached();
-    } catch (error) {
-      server.failed(error);
-      if (mine === round.current && !isTemporary(error)) setState((before) => ({ ...before, error }));
-    }
-  };
+  const reload = useRef(() => {});
   useEffect(() => {
-    reload();
-    const timer = setInterval(() => !document.hidden && reload(), milliseconds);
-    const shown = () => !document.hidden && reload();
-    document.addEventListener("visibilitychange", shown);
+    const turn = { alive: true, busy: false, again: false };
+    const once = async () => {
+      try {
+        const value = await load();
+        if (turn.alive) setState({ value, error: null });
+        server.reached();
+      } catch (error) {
+        server.failed(error);
+        if (turn.alive && !isTemporary(error)) setState((before) => ({ ...before, error }));
+      }
+    };
+    const run = async () => {
+      turn.again = true;
+      if (turn.busy) return;
+      turn.busy = true;
+      while (turn.again && turn.alive) {
+        turn.again = false;
+        await once();
+      }
+      turn.busy = false;
+    };
+    const tick = () => !document.hidden && !turn.busy && run();
+    reload.current = run;
+    run();
+    const timer = setInterval(tick, milliseconds);
+    document.addEventListener("visibilitychange", tick);
     return () => {
-      round.current++;
+      turn.alive = false;
       clearInterval(timer);
-      document.removeEventListener("visibilitychange", shown);
+      document.removeEventListener("visibilitychange", tick);
     };
   }, wanted);
-  return { ...state, reload };
+  return { ...state, reload: () => reload.current() };
 }

@@ -37,7 +37,7 @@ export function moment(iso) {
   const at = new Date(iso);
   const today = at.toDateString() === new Date().toDateString();
   const clock = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-  return today ? `today, ${clock}` : `${at.toLocaleDateString([], { dateStyle: "medium" })}, ${clock}`;
+  return today ? clock : `${at.toLocaleDateString([], { dateStyle: "medium" })}, ${clock}`;
 }
 
 export function clock(iso) {
@@ -92,6 +92,7 @@ export function plain(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
+// `event.name` is the path with the step's name in place of its id.
 const SENTENCES = {
   run_started: () => "The run started",
   run_completed: () => "The run is completed",
@@ -100,26 +101,37 @@ const SENTENCES = {
   run_paused: (event) => `Paused${by(event.data.by)}`,
   run_continued: (event) => `Continued${by(event.data.by)}`,
   checkpoint_resumed: (event) => `Goes on from ${event.data.checkpoint_id}; ${event.data.skipped_nodes.length} steps were done`,
-  node_started: (event) => `${event.path} started`,
-  node_completed: (event) => `${event.path} is done${event.data.attempts > 1 ? ` after ${event.data.attempts} attempts` : ""}`,
-  node_failed: (event) => `${event.path} failed: ${event.data.error?.message ?? ""}`,
-  node_skipped: (event) => `${event.path} is skipped: ${event.data.reason}`,
-  approval: (event) => `${event.path} asks${event.data.request.to ? ` ${event.data.request.to}` : ""}: “${event.data.prompt}”`,
-  input_received: (event) => `${event.path}: ${answerWords(event.data.answer)}${by(event.data.answer.by)}`,
-  input_reminded: (event) => `${event.path}: ${event.data.overdue ? "the deadline has passed" : "a reminder"}`,
+  node_started: (event) => `${event.name} started`,
+  node_completed: (event) => `${event.name} is done${event.data.attempts > 1 ? ` after ${event.data.attempts} attempts` : ""}`,
+  node_failed: (event) => `${event.name} failed: ${event.data.error?.message ?? ""}`,
+  node_skipped: (event) => `${event.name} is skipped: ${event.data.reason}`,
+  approval: (event) => `${event.name} asks${event.data.request.to ? ` ${event.data.request.to}` : ""}: “${event.data.prompt}”`,
+  input_received: (event) => `${event.name}: ${answerWords(event.data.answer)}${by(event.data.answer.by)}`,
+  input_reminded: (event) => `${event.name}: ${event.data.overdue ? "the deadline has passed" : "a reminder"}`,
 };
 
 function by(name) {
   return name ? ` (by ${name})` : "";
 }
 
-/** An event as a sentence. */
-export function sentence(event) {
+/** An event as a sentence. `names`: what the steps are called, by id. */
+export function sentence(event, names = new Map()) {
+  const root = rootOf(event.path);
+  const named = { ...event, name: (names.get(root) ?? root) + event.path.slice(root.length) };
   const known = SENTENCES[event.event];
-  if (known) return known(event);
-  const detail = Object.entries(event.data).filter(([, value]) => typeof value !== "object");
-  const said = detail.map(([name, value]) => `${name} ${value}`).join(", ");
-  return `${event.path}: ${label(event.event).toLowerCase()}${said ? ` (${said})` : ""}`;
+  if (known) return known(named);
+  const said = position(event.data);
+  return `${named.name}: ${label(event.event).toLowerCase()}${said ? ` (${said})` : ""}`;
+}
+
+/** Where inside a step: "round 2 of 15, search", "3 of 10". */
+function position(data) {
+  const parts = [];
+  if (data.loop !== undefined) parts.push(`round ${data.loop}${data.max_loops ? ` of ${data.max_loops}` : ""}`);
+  if (data.done !== undefined && data.total !== undefined) parts.push(`${data.done} of ${data.total}`);
+  for (const name of ["tool", "state", "task", "agent"]) if (typeof data[name] === "string") parts.push(data[name]);
+  if (data.error?.message) parts.push(data.error.message);
+  return parts.join(", ");
 }
 
 /** The node of the flow that a path is in: `research` of `research/loop[3]/search[0]`. */
