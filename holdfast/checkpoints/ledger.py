@@ -291,7 +291,7 @@ def _ask(state: CheckpointRecord, transition: InputRequested | InputReminded | I
             answer = transition.answer
             if request["kind"] == "approval" and answer.get("is_approved"):
                 known: dict[str, Any] = state.metadata.get("approvals") or {}
-                state.metadata["approvals"] = {**known, request["path"]: answer}
+                state.metadata["approvals"] = {**known, request["path"]: {**answer, "about": request.get("data")}}
             closed = {"path": request["path"], "by": answer.get("by"), "at": transition.at.isoformat()}
             # Who comes late is told who was first; after a thousand others nobody asks any more.
             recent = list(state.answered_inputs.items())[-_ANSWERED + 1 :]

@@ -115,4 +115,8 @@ def message_from(data: Any) -> AnswerMessage:
         body = {name: body.pop(name) for name in ("request_id", "entity_id", "by", "event") if name in body} | {
             "data": body
         }
+    given = body["data"]
+    if isinstance(given, Mapping) and given and not HumanAnswer.model_fields.keys() & given.keys():
+        # `{"data": {"age": 3}}` is how one fills in a form.
+        body["data"] = {"data": given}
     return AnswerMessage.model_validate(body)

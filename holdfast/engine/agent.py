@@ -256,15 +256,16 @@ class _Agent:
             self._result(call, {"output": self._state["tool_cache"][key], "cached": True}, detail)
             return
         try:
-            asked = with_policy(tool, call, self._params)
-            reply = await run_inside(self._scope, self._job.inside(asked, path, self._arguments(tool, call)))
+            asked = self._job.inside(with_policy(tool, call, self._params), path, self._arguments(tool, call))
+            reply = await run_inside(self._scope, asked, lambda job: self._check_edit(tool, asked, job))
         except NodeError as error:
             if tool.on_error == "fail":
                 raise
             message = error.error.get("message", "it failed")
             self._result(call, {"error": message}, detail | {"error": error.error}, forget=path)
             return
-        cached = {"tool_cache": {key: reply.output}} if tool.reuse else {}
+        # What was run with other arguments than the model gave is not the result of this call.
+        cached = {"tool_cache": {key: reply.output}} if tool.reuse and not self._was_edited(path) else {}
         depends = [{"node": {"id": f"{self._job.node_id}/{tool.id}", "path": path}}]
         files = _files_of(reply.output)
         self._result(
@@ -276,6 +277,18 @@ class _Agent:
             assign={"run_depends": depends},
             usage=reply.usage,
         )
+
+    def _was_edited(self, path: str) -> bool:
+        approvals: dict[str, dict[str, Any]] = self._scope.ledger.state.metadata.get("approvals") or {}
+        return bool(approvals.get(path, {}).get("data"))
+
+    def _check_edit(self, tool: ToolSpec, asked: Job, job: Job) -> None:
+        """What a person has changed has to fit the tool as well; without a transformer in between it can be checked."""
+        if job.input_data == asked.input_data or tool.input_transformer is not None or tool.input_schema is None:
+            return
+        if unfit := schemas.faults(tool.input_schema, job.input_data):
+            message = f"the arguments as they were edited do not fit: {'; '.join(unfit)}"
+            raise NodeError({"type": "BadToolInputError", "message": message})
 
     def _result(self, call: ToolCall, result: dict[str, Any], detail: dict[str, Any], **changes: Any) -> None:
         merge = {"results": {call.id: result}, **changes.pop("merge", {})}

@@ -3,13 +3,14 @@
 A question is a transition and nothing else: it waits in the ledger, not in memory. The first answer closes it.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.checkpoints.ledger import InputReceived, InputReminded, InputRequested
 from holdfast.contracts.calls import NodeReply
-from holdfast.contracts.people import HumanAnswer, HumanRequest
+from holdfast.contracts.people import HumanAnswer, HumanRequest, complete, faults
 from holdfast.engine.ports import NodeError
 from holdfast.engine.scope import Job, Scope
 from holdfast.flows.params import seconds_of
@@ -34,7 +35,7 @@ async def run_human(scope: Scope, job: Job) -> NodeReply:
     params = HumanParams.model_validate(job.node.params)
     fields: dict[str, Any] = {"kind": params.kind, "choices": params.choices or [], "form": params.form}
     _, answer = await _ask(scope, job, params, params.prompt, fields)
-    said = answer.feedback or answer.choice or answer.data
+    said = {"choice": answer.choice, "form": answer.data}.get(params.kind, answer.feedback)
     if answer.is_approved is not None:
         said = ("approved" if answer.is_approved else "rejected") + (f": {said}" if said else "")
     return NodeReply(
@@ -43,11 +44,12 @@ async def run_human(scope: Scope, job: Job) -> NodeReply:
     )
 
 
-async def run_inside(scope: Scope, job: Job) -> NodeReply:
-    """A node inside another one, approved if it has to be. A rejection is its failure."""
+async def run_inside(scope: Scope, job: Job, check: Callable[[Job], None] = lambda _: None) -> NodeReply:
+    """A node inside another one, approved if it has to be, and checked again then. A rejection is its failure."""
     if job.node.approval.enabled:
         try:
             job = await approved(scope, job)
+            check(job)
         except RejectedError as error:
             raise NodeError({"type": "Rejected", "message": str(error)}) from error
     return await scope.run_inside(job)
@@ -56,9 +58,9 @@ async def run_inside(scope: Scope, job: Job) -> NodeReply:
 async def approved(scope: Scope, job: Job) -> Job:
     """The job as it was approved, edits included; RejectedError when it was not. Who has approved is asked no more."""
     wanted = job.node.approval
-    given = scope.ledger.state.metadata.get("approvals", {}).get(job.path)
+    given = already_approved(scope, job)
     if given is not None:
-        return replace(job, input_data=_edited(job.input_data, HumanAnswer.model_validate(given)))
+        return replace(job, input_data=_edited(job.input_data, given))
     fields: dict[str, Any] = {
         "kind": "approval",
         "data": job.input_data,
@@ -68,7 +70,16 @@ async def approved(scope: Scope, job: Job) -> Job:
     _, answer = await _ask(scope, job, wanted, wanted.prompt or f"May {job.node.name or job.node.id} run?", fields)
     if not answer.is_approved:
         raise RejectedError(answer)
+    # The run may have been paused while the answer was awaited.
+    await scope.gate.boundary()
     return replace(job, input_data=_edited(job.input_data, answer))
+
+
+def already_approved(scope: Scope, job: Job) -> HumanAnswer | None:
+    """The approval of this very thing: what is asked about something else is asked again."""
+    given = scope.ledger.state.metadata.get("approvals", {}).get(job.path)
+    same = given is not None and given.get("about") == job.input_data
+    return HumanAnswer.model_validate(given) if same else None
 
 
 def _edited(data: Any, answer: HumanAnswer) -> Any:
@@ -96,7 +107,10 @@ async def _ask(
             _close(scope, request, HumanAnswer(by=_DEADLINE))
             raise NodeError({"type": "InputTimeout", "message": f"nobody answered within {deadline.after}: {prompt}"})
         if deadline.effect == "default":
-            answer = HumanAnswer.model_validate({**(deadline.answer or {}), "by": _DEADLINE})
+            answer = complete(request, HumanAnswer.model_validate({**(deadline.answer or {}), "by": _DEADLINE}))
+            if unfit := faults(request, answer):
+                message = f"the deadline's own answer does not fit the question: {'; '.join(unfit)}"
+                raise NodeError({"type": "BadAnswer", "message": message})
             _close(scope, request, answer)
             return request, answer
         _close(scope, request, HumanAnswer(by=_DEADLINE, feedback=f"handed on to {deadline.to}"))

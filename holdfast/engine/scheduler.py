@@ -27,7 +27,7 @@ from holdfast.engine import rules
 from holdfast.engine.delays import wake_time
 from holdfast.engine.drivers import DRIVERS
 from holdfast.engine.gate import Gate
-from holdfast.engine.people import RejectedError, approved
+from holdfast.engine.people import RejectedError, already_approved, approved
 from holdfast.engine.ports import NodeError, Ports
 from holdfast.engine.scope import Job, Scope
 from holdfast.flows import graph
@@ -271,8 +271,12 @@ class FlowDriver:
     async def _run_effectful(self, node: NodeSpec) -> None:
         job = Job(node, node.id, node.id, self._input(node))
         try:
-            if node.approval.enabled:
+            if node.approval.enabled and already_approved(self._scope, job) is None:
                 self._scope.begin(job)
+                job = await approved(self._scope, job)
+                # Its time, and its timeout, begin now.
+                self._begin(node, job.input_data, self._earlier_state(node.id))
+            elif node.approval.enabled:
                 job = await approved(self._scope, job)
             if node.type in COMPOSITE:
                 reply = await self._scope.composite(self._scope.begin(job))

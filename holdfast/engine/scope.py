@@ -6,12 +6,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.checkpoints.ledger import Ledger, NodeAdvanced, NodeCompleted, NodeFailed, NodeStarted, Transition
+from holdfast.checkpoints.ledger import (
+    InputReceived,
+    Ledger,
+    NodeAdvanced,
+    NodeCompleted,
+    NodeFailed,
+    NodeStarted,
+    Transition,
+)
 from holdfast.checkpoints.models import RunnableStatus
 from holdfast.contracts.calls import NodeCall, NodeReply, PureBatch, PureOutcome
 from holdfast.contracts.messages import ModelCall, ModelReply
 from holdfast.engine.gate import Gate
 from holdfast.engine.ports import NodeError, Ports
+from holdfast.flows.ids import is_within
 from holdfast.flows.kinds import COMPOSITE
 from holdfast.flows.params import ModelParams
 from holdfast.flows.selectors import transform
@@ -180,8 +189,17 @@ class Scope:
         except TimeoutError:
             if not clock.expired():
                 raise
+            self._close_questions(job.path)
             message = f"it took longer than {limit:g} s (error_handling.timeout_seconds)"
             raise NodeError({"type": "Timeout", "message": message}) from None
+
+    def _close_questions(self, path: str) -> None:
+        """Nobody is to answer what nobody waits for."""
+        for request in list(self.ledger.state.pending_inputs.values()):
+            if is_within(request["path"], path):
+                answer = {"by": "timeout"}
+                where, which = request["path"], request["id"]
+                self.record(InputReceived(at=self.now(), path=where, request_id=which, answer=answer))
 
     async def leaf(self, job: Job, state: dict[str, Any] | None = None) -> NodeReply:
         """A node that is one activity. A model's fallback is asked when the model itself has failed for good."""

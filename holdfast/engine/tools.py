@@ -80,18 +80,14 @@ def with_policy(tool: ToolSpec, call: ToolCall, params: AgentParams) -> ToolSpec
     """
     if tool.approval.enabled or tool.type == "human" or not _needs_approval(tool, call, params):
         return tool
-    words = f"{params_name(tool)} is to be called with {json.dumps(call.arguments, ensure_ascii=False)}. May it?"
+    words = f"{tool.name or tool.id} is to be called with {json.dumps(call.arguments, ensure_ascii=False)}. May it?"
     asking = Approval(enabled=True, prompt=_literal(words), editable=list(call.arguments))
     return tool.model_copy(update={"approval": asking})
 
 
-def params_name(tool: ToolSpec) -> str:
-    return tool.name or tool.id
-
-
 def _literal(words: str) -> str:
-    """Words that may have come from a model, in a place where a template could be."""
-    return "{% raw %}" + words.replace("{%", "{ %") + "{% endraw %}" if "{" in words else words
+    """Words that may have come from a model, in a place where a template could be: as a constant of the template."""
+    return "{{ " + json.dumps(words, ensure_ascii=False) + " }}" if "{" in words else words
 
 
 def _needs_approval(tool: ToolSpec, call: ToolCall, params: AgentParams) -> bool:

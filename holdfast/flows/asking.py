@@ -53,9 +53,11 @@ def _check_times(deadline: Deadline | None, reminders: list[float | str], place:
         deadline = deadline.then
     for duration in durations:
         try:
-            seconds_of(duration)
+            complaint = None if seconds_of(duration) > 0 else f"{duration!r} is no time to wait"
         except ValueError as error:
-            yield Fault("node/bad-field", str(error), place, "Write for example '90s', '1h 30m' or '30d'.")
+            complaint = str(error)
+        if complaint is not None:
+            yield Fault("node/bad-field", complaint, place, "Write for example '90s', '1h 30m' or '30d'.")
 
 
 def _check_pattern(pattern: str | None, place: Place) -> Iterator[Fault]:

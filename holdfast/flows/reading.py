@@ -161,6 +161,7 @@ class _Reader:
         if given is None or isinstance(given, dict):
             common["params"] = params = {**params, **cast(dict[str, Any], given or {})}
         self._look_inside(params, path)
+        self._nested_unknown({name: params[name] for name in ("deadline",) if name in params}, path)
         common["depends"] = _edges(common.get("depends"))
         self._nested_unknown(common, path)
         self._option_conditions(params.get("options"), path)

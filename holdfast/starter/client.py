@@ -1,7 +1,5 @@
 """HoldfastClient: start runs, look at them, and go on from their checkpoints. Async; `Flow` is the sync way in."""
 
-import base64
-import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
@@ -26,6 +24,7 @@ from holdfast.contracts.people import AnswerMessage, AnswerReceipt, HumanAnswer
 from holdfast.flows.check import ensure
 from holdfast.flows.ids import split_checkpoint_id
 from holdfast.flows.spec import FlowSpec
+from holdfast.starter import cursors
 from holdfast.starter.connecting import connect, ensure_search_attributes
 from holdfast.starter.errors import FlowFailedError, RunActiveError, RunCancelledError, RunExistsError
 from holdfast.starter.events import StreamEvent
@@ -35,7 +34,6 @@ from holdfast.starter.rebuild import started_with
 from holdfast.starter.runs import PendingNode, RunDetail, RunInfo, RunnableResult, run_status
 from holdfast.starter.streaming import RunStream
 
-_CURSOR = b"runs:"
 _STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
 _FLOW = SearchAttributeKey.for_keyword(names.ATTRIBUTE_FLOW)
 
@@ -146,7 +144,7 @@ class HoldfastClient:
         return await self.result(await self.start(flow, input_data, **options))
 
     async def inbox(self, run_id: str | None = None, to: str | None = None, limit: int = 50) -> list[OpenRequest]:
-        """The questions that wait for an answer, oldest first; of all runs, or of one and what is inside it."""
+        """The questions that wait for an answer, of all runs, newest first, or of one and what is inside it."""
         return await self.people.inbox(run_id, to, limit)
 
     async def send_input(
@@ -217,14 +215,13 @@ class HoldfastClient:
             conditions.append(f"{names.ATTRIBUTE_FLOW} = '{quoted(flow_id)}'")
         if status is not None:
             conditions.append(_status_condition(status))
-        token = _token(cursor) if cursor is not None else None
+        token = cursors.read(cursor)
         pages = self.temporal.list_workflows(
             " AND ".join(conditions), page_size=min(limit, 1000), next_page_token=token
         )
         await pages.fetch_next_page()
         found = [await _info(execution) for execution in pages.current_page or []]
-        following = pages.next_page_token
-        return found, base64.urlsafe_b64encode(_CURSOR + following).decode() if following else None
+        return found, cursors.write(pages.next_page_token)
 
     async def latest_checkpoint(self, run_id: str) -> FlowCheckpoint:
         return unseal(await self._reader.latest(run_id))
@@ -262,15 +259,6 @@ class HoldfastClient:
         """The flow as the run was started with."""
         await self._reader.describe(run_id)
         return (await started_with(self.temporal, run_id)).flow
-
-
-def _token(cursor: str) -> bytes:
-    """Temporal's own token in a cursor of ours. Handed something else, the server would be asked again and again."""
-    with contextlib.suppress(ValueError):
-        found = base64.urlsafe_b64decode(cursor)
-        if found.startswith(_CURSOR):
-            return found.removeprefix(_CURSOR)
-    raise ValueError(f"{cursor!r:.50} is no cursor; take the one that the page before came with")
 
 
 def _status_condition(status: RunStatus) -> str:

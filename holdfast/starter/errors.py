@@ -64,3 +64,8 @@ class AnswerRefusedError(RunError):
     def __init__(self, run_id: str, message: str, code: str) -> None:
         super().__init__(f"run {run_id!r}: {message}", run_id)
         self.code = code
+
+
+class RunEndedError(RunError):
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"[run/ended] run {run_id!r} has ended: nothing can be changed in it; resume it", run_id)

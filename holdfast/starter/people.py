@@ -22,7 +22,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from holdfast.contracts import names
 from holdfast.contracts.calls import PauseMessage
 from holdfast.contracts.people import AnswerMessage, AnswerReceipt, HumanAnswer, HumanRequest, already
-from holdfast.starter.errors import AnswerRefusedError, RequestNotFoundError, RunNotFoundError
+from holdfast.starter import cursors
+from holdfast.starter.errors import AnswerRefusedError, RequestNotFoundError, RunEndedError
 from holdfast.starter.reader import RunReader
 
 _FLOW = SearchAttributeKey.for_keyword(names.ATTRIBUTE_FLOW)
@@ -51,20 +52,32 @@ class People:
         self._reader = reader
 
     async def inbox(self, run_id: str | None = None, to: str | None = None, limit: int = 50) -> list[OpenRequest]:
-        """Open questions, oldest first; of one run and the flows inside it, or for one person."""
+        """Open questions, those of the newest runs first; of one run and the flows inside it, or for one person."""
+        found: list[OpenRequest] = []
+        cursor: str | None = None
+        while len(found) < limit:
+            page, cursor = await self.page(run_id, to, limit, cursor)
+            found += page
+            if cursor is None:
+                break
+        return found[:limit]
+
+    async def page(
+        self, run_id: str | None = None, to: str | None = None, limit: int = 50, cursor: str | None = None
+    ) -> tuple[list[OpenRequest], str | None]:
+        """The questions of so many runs, and the cursor of the next. ValueError when the cursor is none of ours."""
         conditions = [
             f"WorkflowType = '{names.FLOW_RUN}'",
             "ExecutionStatus = 'Running'",
             f"{names.ATTRIBUTE_REQUESTS} IS NOT NULL",
         ]
         if run_id is not None:
-            conditions.append(f"RootWorkflowId = '{quoted(run_id)}'")
-        found: list[OpenRequest] = []
-        async for execution in self._client.list_workflows(" AND ".join(conditions), page_size=100):
-            found += [request for request in await _requests(execution) if to is None or request.to == to]
-            if len(found) >= limit:
-                break
-        return sorted(found, key=lambda request: request.created_at)[:limit]
+            conditions.append(f"(RootWorkflowId = '{quoted(run_id)}' OR WorkflowId = '{quoted(run_id)}')")
+        token = cursors.read(cursor)
+        pages = self._client.list_workflows(" AND ".join(conditions), page_size=limit, next_page_token=token)
+        await pages.fetch_next_page()
+        listed = [request for execution in pages.current_page or [] for request in await _requests(execution)]
+        return [request for request in listed if to is None or request.to == to], cursors.write(pages.next_page_token)
 
     async def find(self, request_id: str) -> OpenRequest:
         """The question, wherever it is asked. The store lags a moment behind the runs, and is given it."""
@@ -90,13 +103,27 @@ class People:
         try:
             return await self._update(handle, wire, key or uuid4().hex)
         except WorkflowUpdateFailedError as error:
-            raise _refusal(run_id, error.cause) from error
+            refusal = _refusal(run_id, error.cause)
+            elsewhere = await self._inside(run_id, message, refusal)
+            if elsewhere is None:
+                raise refusal from error
+            return await self.answer(elsewhere, message, key=key)
         except (WorkflowUpdateRPCTimeoutOrCancelledError, RPCError) as error:
             if isinstance(error, RPCError) and error.status not in _UNCONFIRMED:
                 raise
             await self._raise_if_ended(run_id, message)
         await handle.signal(names.SIGNAL_INPUT, wire)
         return AnswerReceipt(status="kept", request_id=message.request_id, path=message.entity_id)
+
+    async def _inside(self, run_id: str, message: AnswerMessage, refusal: AnswerRefusedError) -> str | None:
+        """The run inside this one that asks the question, when this one does not know it."""
+        if refusal.code != "answer/unknown-request" or message.request_id is None:
+            return None
+        try:
+            request = await self.find(message.request_id)
+        except RequestNotFoundError:
+            return None
+        return request.run_id if request.run_id != run_id and request.root_run_id == run_id else None
 
     async def _update(self, handle: WorkflowHandle[Any, Any], wire: dict[str, Any], key: str) -> AnswerReceipt:
         """By the same key as often as needed: a run takes only so many updates at once."""
@@ -137,9 +164,10 @@ class People:
         try:
             await self._client.get_workflow_handle(run_id).signal(name, PauseMessage(by=by))
         except RPCError as error:
-            if error.status == RPCStatusCode.NOT_FOUND:
-                raise RunNotFoundError(run_id) from error
-            raise
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+            await self._reader.describe(run_id)
+            raise RunEndedError(run_id) from error
 
 
 def quoted(text: str) -> str:
@@ -158,7 +186,7 @@ async def _requests(execution: WorkflowExecution) -> list[OpenRequest]:
     return [OpenRequest.model_validate({**request, **where}) for request in listed]
 
 
-def _refusal(run_id: str, cause: BaseException) -> Exception:
+def _refusal(run_id: str, cause: BaseException) -> AnswerRefusedError:
     if isinstance(cause, ApplicationError) and cause.type == names.ANSWER_REFUSED:
         code = re.match(r"\[([\w/-]+)\]", cause.message)
         return AnswerRefusedError(run_id, cause.message, code.group(1) if code else "answer/refused")

@@ -5,6 +5,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import (
     ExecuteWorkflowInput,
@@ -18,6 +19,8 @@ from temporalio.worker import (
 from holdfast.checkpoints.ledger import Ledger
 from holdfast.contracts.calls import FlowStart
 from holdfast.workflows.flow_run import FlowRun
+
+_COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 
 
 async def executions(client: Client, run_id: str) -> AsyncGenerator[WorkflowHistory]:
@@ -43,11 +46,32 @@ async def rebuild(client: Client, history: WorkflowHistory) -> tuple[FlowStart, 
         data_converter=client.data_converter,
         interceptors=[_Capture(captured)],
     )
-    await replayer.replay_workflow(history)
+    await replayer.replay_workflow(_done(history))
     if not captured:
         raise LookupError("no worker has taken the run up yet")
     ledger = captured[0].ledger
     return captured[0].started_with, ledger
+
+
+def _done(history: WorkflowHistory) -> WorkflowHistory:
+    """The history up to the last completed workflow task and its commands.
+
+    What came in since then no task has taken up: a replay would, at a time that is not the run's.
+    """
+    events = list(history.events)
+    last = max((index for index, event in enumerate(events) if event.event_type == _COMPLETED), default=None)
+    if last is None:
+        return history
+    end = last + 1
+    while end < len(events) and _decided_by(events[end]) == events[last].event_id:
+        end += 1
+    return WorkflowHistory(history.workflow_id, events[:end])
+
+
+def _decided_by(event: HistoryEvent) -> int | None:
+    """The completion of the workflow task whose command the event is."""
+    attributes: Any = getattr(event, event.WhichOneof("attributes") or "", None)
+    return getattr(attributes, "workflow_task_completed_event_id", None)
 
 
 class _Capture(Interceptor):

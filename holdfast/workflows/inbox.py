@@ -14,6 +14,7 @@ from holdfast.contracts.people import (
     complete,
     faults,
 )
+from holdfast.flows.ids import root_of
 
 _MOST_KEPT = 1000
 
@@ -59,7 +60,7 @@ class Inbox:
 
     def _take(self, request: HumanRequest, message: AnswerMessage) -> None:
         answer = complete(request, message.data)
-        signed = {"by": answer.by or message.by, "at": answer.at or workflow.now()}
+        signed = {"by": answer.by or message.by, "at": workflow.now()}
         self._taken[request.id] = answer.model_copy(update=signed)
 
     def answer_to(self, request: HumanRequest) -> HumanAnswer | None:
@@ -91,6 +92,8 @@ class Inbox:
             closed = [entry for entry in state.answered_inputs.items() if entry[1]["path"] == message.entity_id]
             if closed:
                 raise _answered(*closed[-1])
+            if root_of(message.entity_id) not in {*state.pending_node_ids, *state.node_states}:
+                raise RefusedError("answer/unknown-node", f"there is no node {message.entity_id!r} in this run")
             return None
         if len(pending) != 1:
             open_ = ", ".join(request["path"] for request in pending.values()) or "none"

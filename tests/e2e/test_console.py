@@ -454,7 +454,9 @@ def test_what_is_being_typed_stays_when_the_question_is_closed_elsewhere(stack: 
     card(page, request["prompt"]).get_by_label("Comment").fill("thinking about it")
     stack.http.post(f"/inbox/{request['id']}", json={"is_approved": True, "by": "ada"})
 
-    expect(card(page, request["prompt"])).to_contain_text("Already answered by ada at")
+    expect(card(page, request["prompt"])).to_contain_text("Already answered by ada")
+    expect(card(page, request["prompt"]).get_by_label("Comment")).to_have_value("thinking about it")
+    expect(card(page, request["prompt"]).get_by_role("button", name="Approve")).to_be_disabled()
 
 
 @pytest.mark.req("RT-5")
@@ -500,7 +502,7 @@ def test_an_agents_conversation_is_shown_with_its_tools(stack: Stack, visitors: 
     run_id = stack.begin("research", {"count": 3})
     stack.ended(run_id)
     page = visitors.page(f"#/run/{run_id}")
-    tab_to(page, "agent, agent")
+    tab_to(page, "agent done")
     page.keyboard.press("Enter")
     chat = page.get_by_role("list", name="Conversation")
     expect(chat).to_contain_text("How many legs have 3 spiders?")

@@ -245,6 +245,34 @@ nodes:
 """)  # fmt: skip
 
 
+async def people(client: HoldfastClient, home: Path) -> str:
+    """An early answer, a reminder, an approval with an edit, a pause, and a flow inside that asks."""
+    flow = """
+id: people
+nodes:
+  first: {type: human, prompt: "{{ n }}?", reminders: [0.5]}
+  second: {type: human, prompt: q, kind: choice, choices: [a, b], depends: first}
+  pay: {type: Step, approval: {enabled: true, editable: [n]}, depends: second}
+  late: {type: human, prompt: q, deadline: {after: 0.5, effect: default, answer: {feedback: x}}, depends: second}
+  sub: {type: flow, depends: second, flow: {id: inner, nodes: {ask: {type: human, prompt: inner}}}}
+"""
+    async with running_worker(client.temporal, task_queue=QUEUE, registry=_registry(), cache=home / "cache.db"):
+        run_id = await client.start(read_flow(flow), {"n": 3})
+        await client.send_input(run_id, {"choice": "b"}, entity_id="second", by="eve")
+        await asyncio.sleep(1.5)
+        await client.pause(run_id, "ada")
+        await client.send_input(run_id, {"feedback": "yes"}, entity_id="first", by="ada")
+        await asyncio.sleep(0.5)
+        await client.continue_run(run_id, "ada")
+        while len(requests := await client.inbox(run_id)) < 2:
+            await asyncio.sleep(0.1)
+        for request in requests:
+            answer = {"is_approved": True, "data": {"n": 4}} if request.path == "pay" else {"feedback": "in"}
+            await client.send_input(request.run_id, answer, request_id=request.id, by="bob")
+        await client.result(run_id)
+        return run_id
+
+
 STORIES: list[Story] = [
     branches,
     fan_out,
@@ -263,6 +291,7 @@ STORIES: list[Story] = [
     mapped_in_batches,
     nested,
     orchestrated,
+    people,
 ]
 
 

@@ -1,5 +1,6 @@
 """Questions and approvals, in simulated time."""
 
+import json
 import re
 from datetime import timedelta
 from typing import Any
@@ -272,3 +273,91 @@ def test_what_is_wrong_with_an_approval_is_found_before_it_is_asked() -> None:
 
     assert {fault.code for fault in found.value.faults} == {"flow/unknown-field", "node/bad-field"}
     assert len(found.value.faults) == 3
+
+
+@pytest.mark.req("RT-4")
+def test_a_yes_is_for_what_it_was_said_about() -> None:
+    flow = read_flow("id: f\nnodes:\n  pay: {type: Work, approval: {enabled: true}}\n")
+    script = {"pay": Scripted(output="paid", answer={"is_approved": True})}
+    first = Simulation(flow, script)
+    first.run({"amount": 10})
+    answered = next(entry.seq for entry in first.ledger.since(0) if isinstance(entry, InputReceived))
+    base = first.ledger.at(answered)
+    base.original_input = {"amount": 1_000_000}
+    second = Simulation(flow, script, run_id="second")
+    second.run(base=base)
+
+    assert [entry for entry in second.ledger.since(0) if isinstance(entry, InputRequested)]
+
+
+def test_the_time_of_a_node_begins_when_it_was_approved() -> None:
+    llm = {"model": "m", "provider": "scripted", "replies": ["ok"]}
+    node = NodeSpec.model_validate(
+        {
+            "id": "a",
+            "type": "agent",
+            "params": {"llm": llm},
+            "approval": {"enabled": True},
+            "error_handling": {"timeout_seconds": 10},
+        }
+    )
+    state = Simulation(FlowSpec(id="f", nodes=[node]), {"a": Scripted(answer={"is_approved": True}, seconds=5)}).run({})
+
+    assert state.node_states["a"].status == "success"
+
+
+def test_a_question_whose_node_ran_out_of_time_is_closed() -> None:
+    flow = read_flow(
+        "id: f\nnodes:\n  ask: {type: human, prompt: q, error_handling: {timeout_seconds: 5, behavior: return}}\n"
+    )
+    state = Simulation(flow, {"ask": Scripted(answer={"feedback": "late"}, seconds=60)}).run({})
+
+    assert state.node_states["ask"].error == {
+        "type": "Timeout",
+        "message": "it took longer than 5 s (error_handling.timeout_seconds)",
+    }
+    assert state.pending_inputs == {}
+    assert validate_checkpoint(state) == []
+
+
+def test_arguments_that_a_person_has_edited_have_to_fit_too_and_are_not_reused_for_others() -> None:
+    schema = {"type": "object", "properties": {"to": {"type": "string"}}}
+    tool = {"id": "send", "type": "Work", "side_effects": "write", "input_schema": schema}
+    replies = [call("send", to="ada"), call("send", to="ada"), "ok"]
+    wrong = {"a/send": Scripted(output="sent", answer={"is_approved": True, "data": {"to": 3}})}
+    right = {"a/send": Scripted(output="sent", answer={"is_approved": True, "data": {"to": "eve"}})}
+    refused = Simulation(agent(*replies, tools=[tool]), wrong)
+    messages = refused.run({"input": "go"}).node_states["a"].internal_state["prompt_messages"]
+    edited = Simulation(agent(*replies, tools=[tool]), right)
+    edited.run({"input": "go"})
+
+    assert "the arguments as they were edited do not fit: to: 3 is not of type 'string'" in messages[2]["content"]
+    assert [path for path in edited.executed if "send" in path] == ["a/loop[1]/send[0]", "a/loop[2]/send[0]"]
+
+
+def test_a_deadline_has_to_answer_what_was_asked() -> None:
+    deadline = "{after: 1d, effect: default, answer: {choice: c}}"
+    flow = read_flow(
+        f"id: f\nnodes:\n  ask: {{type: human, prompt: q, kind: choice, choices: [a], deadline: {deadline}}}\n"
+    )
+    state = Simulation(flow, {}).run({})
+
+    assert state.node_states["ask"].error is not None
+    assert state.node_states["ask"].error["type"] == "BadAnswer"
+
+
+def test_the_arguments_of_a_call_are_shown_exactly() -> None:
+    tool = {"id": "send", "type": "Work", "side_effects": "write"}
+    words = '{% raw %} {{ x }} \\ " é 😀'
+    simulation = Simulation(
+        agent(call("send", input=words), "ok", tools=[tool]), {"a/send": Scripted(answer={"is_approved": True})}
+    )
+    simulation.run({"input": "go"})
+    asked = next(entry for entry in simulation.ledger.since(0) if isinstance(entry, InputRequested))
+
+    assert json.dumps({"input": words}, ensure_ascii=False) in asked.request["prompt"]
+
+
+def test_a_form_is_filled_in_with_its_data_alone() -> None:
+    assert message_from({"data": {"age": 3}}).data.data == {"age": 3}
+    assert message_from({"data": {"data": {"age": 3}}}).data.data == {"age": 3}

@@ -45,6 +45,11 @@ class Tokens:
             tenants[digest] = Tenant(str(entry.get("namespace", "default")), str(entry.get("name", "token")))
         return cls(tenants)
 
+    def any_namespace(self) -> str:
+        """One that this server serves."""
+        known = self._open or next(iter(self._tenants.values()), None)
+        return known.namespace if known is not None else "default"
+
     def tenant(self, header: str | None) -> Tenant:
         """The tenant of an `Authorization` header; ProblemError 401 when there is none."""
         if self._open is not None:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.checkpoints.ledger import Transition
 from holdfast.checkpoints.models import LIBRARY_VERSION, RunStatus
-from holdfast.checkpoints.redaction import redact_checkpoint
+from holdfast.checkpoints.redaction import redact, redact_checkpoint
 from holdfast.contracts.people import AnswerReceipt, HumanAnswer
 from holdfast.flows.ids import split_checkpoint_id
 from holdfast.flows.reading import flow_from_data
@@ -107,10 +107,19 @@ class BodyLimit:
 
 
 async def _tenant(request: Request, authorization: Annotated[str | None, Header()] = None) -> Tenant:
-    state = request.app.state
-    caller = request.client.host if request.client else "unknown"
-    state.limit.check(authorization or caller)
-    return state.settings.tokens.tenant(authorization)
+    host = request.client.host if request.client else "unknown"
+    return _admitted(request.app.state, authorization, host)
+
+
+def _admitted(state: Any, authorization: str | None, host: str) -> Tenant:
+    """The caller's tenant. Whoever has no token is counted by where they come from, guesses included."""
+    try:
+        tenant: Tenant = state.settings.tokens.tenant(authorization)
+    except ProblemError:
+        state.limit.check(host)
+        raise
+    state.limit.check(f"{tenant.namespace}/{tenant.name}/{host}")
+    return tenant
 
 
 async def _client(request: Request, tenant: Annotated[Tenant, Depends(_tenant)]) -> HoldfastClient:
@@ -144,7 +153,7 @@ async def health() -> Health:
 @_open.get("/ready", responses={503: _PROBLEM[503]})
 async def ready(request: Request) -> Health:
     """Temporal answers."""
-    client: HoldfastClient = await request.app.state.clients.of("default")
+    client: HoldfastClient = await request.app.state.clients.of(request.app.state.settings.tokens.any_namespace())
     await client.temporal.service_client.check_health()
     return Health(status="ready")
 
@@ -230,13 +239,13 @@ async def transitions(run_id: str, client: Client, after: Annotated[int, Query(g
     """What has happened in a run, oldest first."""
     await client.get_run(run_id)
     found: list[Transition] = await client.transitions(run_id, after)
-    return [entry.model_dump(mode="json") for entry in found]
+    return [redact(entry.model_dump(mode="json")) for entry in found]
 
 
 @_routes.get("/runs/{run_id:path}/definition", tags=["runs"])
 async def definition(run_id: str, client: Client) -> dict[str, Any]:
     """The flow as the run was started with."""
-    return (await client.definition(run_id)).model_dump(mode="json")
+    return redact((await client.definition(run_id)).model_dump(mode="json"))
 
 
 @_routes.get("/runs/{run_id:path}/stream", tags=["stream"], response_class=StreamingResponse)
@@ -289,10 +298,10 @@ async def send_input(
     """Answers a question of the run."""
     return await client.send_input(
         run_id,
-        body.data,
+        body.data.model_copy(update={"by": None}),
         request_id=body.request_id,
         entity_id=body.entity_id,
-        by=body.data.by or caller.name,
+        by=_signed(body.data.by, caller),
         key=idempotency_key,
     )
 
@@ -340,15 +349,28 @@ async def inbox(
     run: str | None = None,
     to: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=4000)] = None,
 ) -> Inbox:
-    """The questions that wait for an answer, oldest first, of all runs or of one and what is inside it."""
-    return Inbox(requests=await client.inbox(run, to, limit))
+    """The questions that wait for an answer, of all runs, newest first, or of one and what is inside it."""
+    try:
+        found, following = await client.people.page(run, to, limit, cursor)
+    except ValueError as error:
+        raise ProblemError(422, "request/invalid", str(error)) from error
+    shown = [request.model_copy(update={"data": redact(request.data)}) for request in found]
+    return Inbox(requests=shown, cursor=following)
 
 
 @_routes.post("/inbox/{request_id}", tags=["people"])
 async def answer(request_id: str, body: HumanAnswer, client: Client, caller: Caller) -> AnswerReceipt:
     """Answers a question by its id, at whatever depth it is asked."""
-    return await client.people.answer_request(request_id, body, by=body.by or caller.name)
+    return await client.people.answer_request(
+        request_id, body.model_copy(update={"by": None}), by=_signed(body.by, caller)
+    )
+
+
+def _signed(by: str | None, caller: Tenant) -> str:
+    """Who answers. A name that the caller gives is theirs to vouch for, so it says through whom it came."""
+    return f"{by} (via {caller.name})" if by else caller.name
 
 
 @_routes.websocket("/runs/{run_id:path}/ws")
@@ -359,7 +381,7 @@ async def socket(websocket: WebSocket, run_id: str, after: int = 0, tokens: bool
     token = next((part.removeprefix("bearer.") for part in offered if part.startswith("bearer.")), None)
     header = websocket.headers.get("authorization") or (f"Bearer {token}" if token else None)
     try:
-        tenant: Tenant = state.settings.tokens.tenant(header)
+        tenant = _admitted(state, header, websocket.client.host if websocket.client else "unknown")
         client: HoldfastClient = await state.clients.of(tenant.namespace)
         await client.get_run(run_id)
     except Exception as error:
@@ -397,7 +419,11 @@ async def _taken(client: HoldfastClient, run_id: str, data: Any, tenant: Tenant)
     try:
         body = InputMessage.model_validate(data)
         receipt = await client.send_input(
-            run_id, body.data, request_id=body.request_id, entity_id=body.entity_id, by=body.data.by or tenant.name
+            run_id,
+            body.data.model_copy(update={"by": None}),
+            request_id=body.request_id,
+            entity_id=body.entity_id,
+            by=_signed(body.data.by, tenant),
         )
         return {"event": "input_result", "data": receipt.model_dump(mode="json")}
     except (ValueError, RuntimeError) as error:

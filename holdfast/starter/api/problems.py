@@ -18,6 +18,7 @@ from holdfast.starter.errors import (
     NoCheckpointError,
     RequestNotFoundError,
     RunActiveError,
+    RunEndedError,
     RunExistsError,
     RunNotFoundError,
 )
@@ -28,6 +29,7 @@ _STATUS: dict[type[Exception], int] = {
     NoCheckpointError: 404,
     RunExistsError: 409,
     RunActiveError: 409,
+    RunEndedError: 409,
     AnswerRefusedError: 409,
     FlowDefinitionError: 422,
     UnserialisableError: 422,

@@ -62,6 +62,7 @@ class CheckpointList(BaseModel):
 
 class Inbox(BaseModel):
     requests: list[OpenRequest]
+    cursor: str | None = Field(default=None, description="For the next page; null on the last one.")
 
 
 class FlowEntry(BaseModel):

@@ -143,7 +143,7 @@ def parser() -> argparse.ArgumentParser:
     question.add_argument("request", metavar="REQUEST", nargs="?", help="the question; default: the one that is open")
     question.add_argument("--feedback", metavar="TEXT", help="your words")
 
-    box = add("inbox", "the questions that wait for an answer, oldest first", "holdfast inbox --to finance", server)
+    box = add("inbox", "the questions that wait for an answer", "holdfast inbox --to finance", server)
     box.add_argument("--run", help="only of this run and the flows inside it")
     box.add_argument("--to", metavar="NAME", help="only for this person or group")
     box.add_argument("--limit", type=int, default=50)

@@ -19,6 +19,7 @@ from holdfast.starter.errors import (
     RequestNotFoundError,
     RunActiveError,
     RunCancelledError,
+    RunEndedError,
     RunExistsError,
     RunNotFoundError,
 )
@@ -44,6 +45,7 @@ _CODES: list[tuple[type[Exception], int]] = [
     (NotScriptedError, USAGE),
     (LoadError, USAGE),
     (RunActiveError, USAGE),
+    (RunEndedError, USAGE),
     (RunExistsError, USAGE),
     (UsageError, USAGE),
 ]

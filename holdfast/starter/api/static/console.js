@@ -18,7 +18,10 @@ function App() {
   const [waiting, setWaiting] = useState(0);
   const settings = useSettings();
   const server = useMemo(() => {
-    const failed = (error) => (error.status === 401 ? setWanted(true) : setLost(isTemporary(error) && error.status !== 429));
+    const failed = (error) => {
+      if (error.status === 401) setWanted(true);
+      else setLost(isTemporary(error) && error.status !== 429);
+    };
     return { holdfast: new Holdfast({ token }), failed, reached: () => setLost(false) };
   }, [token]);
   const main = useRef(null);
@@ -36,14 +39,23 @@ function App() {
     setToken(text);
     setWanted(false);
   };
+  const skip = (event) => {
+    event.preventDefault();
+    main.current.focus();
+  };
+  const place = `${view} ${argument} ${token}`;
   return html`
     <${Server.Provider} value=${server}>
-      <a class="skip-link" href="#main" onClick=${(event) => (event.preventDefault(), main.current.focus())}>To the content</a>
+      <a class="skip-link" href="#main" onClick=${skip}>To the content</a>
       <${Header} view=${view} waiting=${waiting} />
       ${view !== "inbox" && !wanted && html`<${Count} onCount=${setWaiting} />`}
       <main id="main" tabindex="-1" ref=${main}>
-        <p class=${lost ? "notice lost" : "hidden"} role="status">${lost && "The server does not answer. Trying again; nothing is lost."}</p>
-        ${wanted ? html`<${TokenForm} wrong=${token !== null} onToken=${give} />` : html`<${View} key=${`${view} ${argument} ${token}`} ...${{ view, argument, settings }} onCount=${setWaiting} />`}
+        <p class=${lost ? "notice lost" : "hidden"} role="status">
+          ${lost && "The server does not answer. Trying again; nothing is lost."}
+        </p>
+        ${wanted
+          ? html`<${TokenForm} wrong=${token !== null} onToken=${give} />`
+          : html`<${View} key=${place} ...${{ view, argument, settings }} onCount=${setWaiting} />`}
       </main>
     <//>
   `;
@@ -65,12 +77,15 @@ function View({ view, argument, settings, onCount }) {
 }
 
 function Header({ view, waiting }) {
+  const count = (name) => (name === "inbox" && waiting > 0 ? ` (${waiting})` : "");
+  const here = (name) => (view === name ? "page" : undefined);
   return html`
     <header>
       <a class="brand" href="#/inbox">Holdfast</a>
       <nav aria-label="Views">
         ${Object.entries(VIEWS).map(
-          ([name, words]) => html`<a key=${name} href="#/${name}" aria-current=${view === name ? "page" : undefined}>${words}${name === "inbox" && waiting > 0 ? ` (${waiting})` : ""}</a>`,
+          ([name, words]) =>
+            html`<a key=${name} href="#/${name}" aria-current=${here(name)}>${words}${count(name)}</a>`,
         )}
       </nav>
     </header>
@@ -85,7 +100,14 @@ function TokenForm({ wrong, onToken }) {
       ${wrong && html`<p class="problem" role="alert">The server does not know this token.</p>`}
       <div class="field">
         <label for="token">Your token</label>
-        <input id="token" type="password" autocomplete="off" required value=${text} onInput=${(event) => setText(event.target.value)} />
+        <input
+          id="token"
+          type="password"
+          autocomplete="off"
+          required
+          value=${text}
+          onInput=${(event) => setText(event.target.value)}
+        />
         <p class="quiet">It is kept in this tab only, until you close it.</p>
       </div>
       <div class="buttons"><button type="submit" class="yes">Go on</button></div>

@@ -62,7 +62,8 @@ function isOutcome(value) {
 function isGrid(value) {
   if (!Array.isArray(value) || !value.length || !value.every(isObject)) return false;
   const names = Object.keys(value[0]);
-  const same = (row) => Object.keys(row).join("\n") === names.join("\n") && Object.values(row).every((cell) => cell === null || typeof cell !== "object");
+  const isPlain = (cell) => cell === null || typeof cell !== "object";
+  const same = (row) => Object.keys(row).join("\n") === names.join("\n") && Object.values(row).every(isPlain);
   return names.length > 0 && names.length <= MOST_COLUMNS && value.every(same);
 }
 
@@ -74,7 +75,13 @@ function Grid({ rows }) {
         <tr>${names.map((name) => html`<th key=${name} scope="col" title=${name}>${label(name)}</th>`)}</tr>
       </thead>
       <tbody>
-        ${rows.slice(0, MOST_ROWS).map((row, index) => html`<tr key=${index}>${names.map((name) => html`<td key=${name}><span class="value">${scalar(row[name])}</span></td>`)}</tr>`)}
+        ${rows.slice(0, MOST_ROWS).map(
+          (row, index) => html`
+            <tr key=${index}>
+              ${names.map((name) => html`<td key=${name}><span class="value">${scalar(row[name])}</span></td>`)}
+            </tr>
+          `,
+        )}
       </tbody>
     </table>
     <${More} count=${rows.length} />
@@ -160,7 +167,12 @@ function Turn({ message }) {
       ${message.reasoning && html`<details><summary>Thinking</summary><p class="value">${message.reasoning}</p></details>`}
       ${words(message.content) && html`<p class="value">${words(message.content)}</p>`}
       ${(message.tool_calls ?? []).map(
-        (call) => html`<div key=${call.id} class="call"><span>uses <b>${call.name}</b></span><${Readable} value=${call.arguments ?? {}} depth=${1} /></div>`,
+        (call) => html`
+          <div key=${call.id} class="call">
+            <span>uses <b>${call.name}</b></span>
+            <${Readable} value=${call.arguments ?? {}} depth=${1} />
+          </div>
+        `,
       )}
     </li>
   `;

@@ -116,11 +116,11 @@ export function textsOf(fields) {
 }
 
 /** A labelled input. `id` is unique on the page. */
-export function Field({ field, id, text, onText, disabled }) {
+export function Field({ field, id, text, onText }) {
   const hint = field.hint ? `${id}-hint` : undefined;
   const notes = [field.required && "needed", field.type === "json" && field.name !== null && "JSON"].filter(Boolean).join(", ");
   const mark = notes && html` <span class="quiet">(${notes})</span>`;
-  const input = html`<${Input} ...${{ field, id, text, onText, disabled, hint }} />`;
+  const input = html`<${Input} ...${{ field, id, text, onText, hint }} />`;
   return html`
     <div class="field ${field.type}">
       ${field.type === "boolean" && input}
@@ -131,19 +131,22 @@ export function Field({ field, id, text, onText, disabled }) {
   `;
 }
 
-function Input({ field, id, text, onText, disabled, hint }) {
-  const common = { id, disabled, required: field.required, "aria-describedby": hint };
+function Input({ field, id, text, onText, hint }) {
+  const common = { id, required: field.required, "aria-describedby": hint };
   const onInput = (event) => onText(event.target.value);
   if (field.type === "boolean") {
     return html`<input type="checkbox" ...${common} checked=${text} onChange=${(event) => onText(event.target.checked)} />`;
   }
   if (field.type === "enum") return html`<${Select} ...${{ field, text, onText, common }} />`;
-  if (field.type === "json") return html`<textarea ...${common} rows="5" class="code" spellcheck=${false} value=${text} onInput=${onInput} />`;
+  if (field.type === "json") {
+    return html`<textarea ...${common} rows="5" class="code" spellcheck=${false} value=${text} onInput=${onInput} />`;
+  }
   if (field.long) return html`<textarea ...${common} rows="4" value=${text} onInput=${onInput} />`;
   const number = field.type === "number" || field.type === "integer";
   const step = field.type === "integer" ? 1 : "any";
   const limits = number ? { step, min: field.min, max: field.max } : {};
-  return html`<input type=${number ? "number" : textType(field.format)} ...${common} ...${limits} value=${text} onInput=${onInput} />`;
+  const type = number ? "number" : textType(field.format);
+  return html`<input type=${type} ...${common} ...${limits} value=${text} onInput=${onInput} />`;
 }
 
 function Select({ field, text, onText, common }) {

@@ -13,18 +13,21 @@ const SHRINKS = 560;
 
 export function Graph({ definition, states, selected, onSelect }) {
   const drawn = useMemo(() => layout(definition), [definition]);
+  const { width, height } = drawn;
   return html`
     <div class="graph" role="group" aria-label="The steps of the flow">
-      <svg class=${drawn.width < SHRINKS ? "shrinks" : ""} width=${drawn.width} height=${drawn.height} viewBox="0 0 ${drawn.width} ${drawn.height}">
+      <svg class=${width < SHRINKS ? "shrinks" : ""} width=${width} height=${height} viewBox="0 0 ${width} ${height}">
         <defs>
           <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
             <path d="M0 0 8 4 0 8z" class="arrow" />
           </marker>
         </defs>
         <${Edges} edges=${drawn.edges} />
-        ${drawn.nodes.map(
-          (node) => html`<${GraphNode} key=${node.id} node=${node} state=${states.get(node.id)?.state ?? "pending"} note=${states.get(node.id)?.note ?? ""} selected=${selected === node.id} onSelect=${onSelect} />`,
-        )}
+        ${drawn.nodes.map((node) => {
+          const { state = "pending", note = "" } = states.get(node.id) ?? {};
+          const chosen = selected === node.id;
+          return html`<${GraphNode} key=${node.id} ...${{ node, state, note, onSelect }} selected=${chosen} />`;
+        })}
       </svg>
     </div>
   `;
@@ -37,9 +40,11 @@ function layout(definition) {
   const known = new Set(nodes.map((node) => node.id));
   for (const node of nodes) graph.setNode(node.id, { width: WIDTH, height: HEIGHT });
   for (const node of nodes) {
-    (node.depends ?? []).filter((edge) => known.has(edge.node)).forEach((edge, index) => {
+    const edges = (node.depends ?? []).filter((edge) => known.has(edge.node));
+    edges.forEach((edge, index) => {
       const said = short(edgeLabel(edge), 28);
-      graph.setEdge(edge.node, node.id, { said, kind: edge.trigger ?? "success", width: said.length * LETTER, height: said ? 16 : 0, labelpos: "c" }, String(index));
+      const size = { width: said.length * LETTER, height: said ? 16 : 0, labelpos: "c" };
+      graph.setEdge(edge.node, node.id, { said, kind: edge.trigger ?? "success", ...size }, String(index));
     });
   }
   dagre.layout(graph);
@@ -69,7 +74,10 @@ class Edges extends Component {
       ${edges.map(
         (edge) => html`
           <path key=${edge.id} class="edge ${edge.kind}" d=${curve(edge.points)} marker-end="url(#arrow)" />
-          ${edge.said && html`<text key=${`${edge.id} label`} class="option" x=${edge.x} y=${edge.y + 4} text-anchor="middle">${edge.said}</text>`}
+          ${edge.said &&
+          html`<text key=${`${edge.id} label`} class="option" x=${edge.x} y=${edge.y + 4} text-anchor="middle">
+            ${edge.said}
+          </text>`}
         `,
       )}
     </g>`;
@@ -101,12 +109,26 @@ class GraphNode extends Component {
       onSelect(node.id);
     };
     const words = NODE_STATES[state];
+    // What is seen comes first, as it is seen: who speaks to the page says the words on it.
+    const seen = note ? `${words} · ${note}` : words;
+    const place = `translate(${node.x - WIDTH / 2} ${node.y - HEIGHT / 2})`;
     return html`
-      <g class="node ${state} ${selected ? "selected" : ""}" data-node=${node.id} tabindex="0" role="button" aria-pressed=${selected} aria-label="${node.name}, ${node.type}, ${words}${note ? `, ${note}` : ""}" transform="translate(${node.x - WIDTH / 2} ${node.y - HEIGHT / 2})" onClick=${choose} onKeyDown=${choose}>
+      <g
+        class="node ${state} ${selected ? "selected" : ""}"
+        data-node=${node.id}
+        tabindex="0"
+        role="button"
+        aria-pressed=${selected}
+        aria-label="${node.name} ${seen} (${node.type})"
+        transform=${place}
+        onClick=${choose}
+        onKeyDown=${choose}
+      >
+        <title>${node.name}</title>
         <rect class="box" width=${WIDTH} height=${HEIGHT} rx="8" />
         <rect class="bar" x="4" y="8" width="5" height=${HEIGHT - 16} rx="2.5" />
-        <text x="18" y="23" class="name">${short(node.name, 21)}</text>
-        <text x="18" y="41" class="state">${short(`${words}${note ? ` · ${note}` : ""}`, 27)}</text>
+        <text x="18" y="23" class="name">${short(node.name, 21)}</text>${" "}
+        <text x="18" y="41" class="state">${short(seen, 27)}</text>
       </g>
     `;
   }

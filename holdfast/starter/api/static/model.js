@@ -45,8 +45,12 @@ export class RunModel {
     this.moved.set(root, event.id);
     if (event.event === "approval") this.open.set(event.data.request.id, event.path);
     if (event.event === "input_received") this.#close(event.data.request_id);
-    if (event.event === "run_failed" || event.event === "run_cancelled") [...this.open.keys()].forEach((id) => this.#close(id));
-    if (event.event === "checkpoint_resumed") for (const id of event.data.skipped_nodes) this.nodes.set(id, { state: "success", kept: true });
+    if (event.event === "run_failed" || event.event === "run_cancelled") {
+      for (const id of [...this.open.keys()]) this.#close(id);
+    }
+    if (event.event === "checkpoint_resumed") {
+      for (const id of event.data.skipped_nodes) this.nodes.set(id, { state: "success", kept: true });
+    }
     // What is inside a node has no place in the picture, but may say how far it is.
     if (event.path === root) this.#node(event, root);
     else if (event.data.total !== undefined) this.#progress(root, event);
@@ -65,7 +69,8 @@ export class RunModel {
     } else if (event.event in STATES) {
       const { output_data: output, error, attempts, reason, cached } = data;
       const said = error ?? (reason ? { message: reason } : undefined);
-      this.nodes.set(id, { ...this.nodes.get(id), state: STATES[event.event], ended: event.at, output, error: said, attempts, cached });
+      const ended = { state: STATES[event.event], ended: event.at, output, error: said, attempts, cached };
+      this.nodes.set(id, { ...this.nodes.get(id), ...ended });
     } else {
       this.#progress(id, event);
     }
@@ -74,7 +79,8 @@ export class RunModel {
   #progress(id, { data }) {
     const known = this.nodes.get(id);
     if (!known) return;
-    if (data.total !== undefined && data.done !== undefined) this.nodes.set(id, { ...known, note: `${data.done} of ${data.total}` });
+    const counted = data.total !== undefined && data.done !== undefined;
+    if (counted) this.nodes.set(id, { ...known, note: `${data.done} of ${data.total}` });
     else if (data.loop !== undefined) this.nodes.set(id, { ...known, note: `round ${data.loop}` });
   }
 

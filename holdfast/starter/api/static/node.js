@@ -21,10 +21,25 @@ export function NodeDetail({ runId, node, known = { state: "pending" }, pending,
     ${pending.map((entry) => html`<${Attempt} key=${entry.node_id} entry=${entry} />`)}
     <${ChildRuns} state=${state} />
     ${error && html`<${Wrong} error=${error} heading=${known.state === "skip" ? "Why" : "Error"} />`}
-    ${(state.prompt_messages || partial) && html`<section class="part"><h3>Conversation</h3><${Conversation} messages=${state.prompt_messages ?? []} partial=${partial} /></section>`}
-    ${input !== undefined && html`<section class="part"><h3>Input</h3><${Data} value=${input} what="the input" /></section>`}
-    ${output !== undefined && html`<section class="part"><h3>Output</h3><${Data} value=${output} what="the output" /></section>`}
+    ${(state.prompt_messages || partial) &&
+    html`
+      <section class="part">
+        <h3>Conversation</h3>
+        <${Conversation} messages=${state.prompt_messages ?? []} partial=${partial} />
+      </section>
+    `}
+    ${input !== undefined && html`<${Value} heading="Input" value=${input} />`}
+    ${output !== undefined && html`<${Value} heading="Output" value=${output} />`}
     <${Parts} parts=${inner?.parts ?? []} />
+  `;
+}
+
+function Value({ heading, value }) {
+  return html`
+    <section class="part">
+      <h3>${heading}</h3>
+      <${Data} value=${value} what=${heading} />
+    </section>
   `;
 }
 
@@ -73,7 +88,7 @@ function NodeFacts({ node, known, record, state }) {
     <dl class="facts">
       <div><dt>Step</dt><dd class="id">${node.id}</dd></div>
       <div><dt>Type</dt><dd>${node.type}</dd></div>
-      <div><dt>Status</dt><dd role="status"><${Badge} state=${known.state} words=${NODE_STATES} /></dd></div>
+      <div><dt>Status</dt><dd><${Badge} state=${known.state} words=${NODE_STATES} /></dd></div>
       ${known.attempts && html`<div><dt>Attempts</dt><dd>${known.attempts}${known.cached ? ", from the cache" : ""}</dd></div>`}
       ${total !== undefined && html`<div><dt>Items</dt><dd>${known.state === "success" ? total : done} of ${total}</dd></div>`}
       ${state.current_loop !== undefined && html`<div><dt>Rounds</dt><dd>${state.current_loop}</dd></div>`}
@@ -86,11 +101,13 @@ function NodeFacts({ node, known, record, state }) {
 /** What a worker does for this step right now, or will try again. */
 function Attempt({ entry }) {
   if (entry.attempt < 2 && !entry.last_failure) return null;
-  return html`<p class="notice">Attempt ${entry.attempt} is ${entry.state}.${entry.last_failure && ` Before it: ${entry.last_failure}`}</p>`;
+  const before = entry.last_failure ? ` Before it: ${entry.last_failure}` : "";
+  return html`<p class="notice">Attempt ${entry.attempt} is ${entry.state}.${before}</p>`;
 }
 
 function ChildRuns({ state }) {
-  const runs = [...(state.child_run_id ? [state.child_run_id] : []), ...Object.keys(isObject(state.children) ? state.children : {})];
+  const batches = Object.keys(isObject(state.children) ? state.children : {});
+  const runs = state.child_run_id ? [state.child_run_id, ...batches] : batches;
   if (!runs.length) return null;
   return html`
     <section class="part">
@@ -107,7 +124,11 @@ function Parts({ parts }) {
     <section class="part">
       <h3>Inside</h3>
       <ul class="parts">
-        ${parts.slice(0, 100).map(([path, record]) => html`<li key=${path}><span class="id">${path}</span> <${Badge} state=${record.status} words=${NODE_STATES} /></li>`)}
+        ${parts.slice(0, 100).map(
+          ([path, record]) => html`
+            <li key=${path}><span class="id">${path}</span> <${Badge} state=${record.status} words=${NODE_STATES} /></li>
+          `,
+        )}
       </ul>
     </section>
   `;

@@ -16,16 +16,17 @@ export function Question({ request, closed = null, showRun = true, onTouched = (
     setResult({ answer, receipt });
     onDone(request.id);
   };
+  const form = { request, data: data.value, closed, onTouched, onDone: done };
   return html`
     <article class="card question" aria-labelledby=${heading} data-request=${request.id}>
       <h2 id=${heading}>${request.prompt}</h2>
       <${Facts} request=${request} showRun=${showRun} />
       ${data.value != null && html`<${Data} value=${data.value} what="the data" />`}
-      ${data.failed && html`<p class="problem">The data is too large for this list and could not be read: ${data.failed}</p>`}
+      ${data.failed && html`<p class="problem">What it is about could not be read: ${data.failed}</p>`}
       ${!result && closed && html`<p class="notice" role="status">${closed}</p>`}
       ${result
         ? html`<${Result} request=${request} ...${result} />`
-        : !closed && data.ready && html`<${Form} request=${request} data=${data.value} onTouched=${onTouched} onDone=${done} />`}
+        : data.ready && html`<${Form} ...${form} />`}
     </article>
   `;
 }
@@ -48,9 +49,10 @@ function useData(request) {
 function Facts({ request, showRun }) {
   const flow = request.flow_id ? label(request.flow_id) : "a flow";
   const where = request.path.split("/")[0];
+  const run = `#/run/${encodeURIComponent(request.root_run_id)}`;
   return html`
     <dl class="facts">
-      ${showRun && html`<div><dt>From</dt><dd><a href="#/run/${encodeURIComponent(request.root_run_id)}">${flow}</a>, step ${where}</dd></div>`}
+      ${showRun && html`<div><dt>From</dt><dd><a href=${run}>${flow}</a>, step ${where}</dd></div>`}
       ${!showRun && html`<div><dt>Step</dt><dd>${where}</dd></div>`}
       ${request.to && html`<div><dt>For</dt><dd>${request.to}</dd></div>`}
       <div><dt>Asked</dt><dd><${When} at=${request.created_at} />${request.is_resumed ? ", again" : ""}</dd></div>
@@ -96,11 +98,13 @@ function useSending(request, onDone) {
 /** A refusal for people. The server says `… already answered by ada at 2026-…`: who and when is what matters. */
 function refusal(error) {
   const first = /already answered by (.*) at (\S+)$/.exec(error.detail ?? "");
-  if (first) return { closed: true, text: `Already answered by ${first[1]} at ${timeOf(first[2])}. Your answer was not taken.` };
+  if (first) {
+    return { closed: true, text: `Already answered by ${first[1]} at ${timeOf(first[2])}. Your answer was not taken.` };
+  }
   if (error.code === "answer/ended") return { closed: true, text: "The run has ended and asks nothing any more." };
-  if (error.status === undefined) return { text: "The server could not be reached. Your answer is still here: try again." };
-  if (isTemporary(error)) return { text: "The server cannot confirm it at the moment. Your answer is still here: try again in a minute." };
-  return { text: `Not taken: ${error.detail}` };
+  const here = "Your answer is still here: try again in a minute.";
+  if (error.status === undefined) return { text: `The server could not be reached. ${here}` };
+  return { text: isTemporary(error) ? `The server cannot confirm it at the moment. ${here}` : `Not taken: ${error.detail}` };
 }
 
 function timeOf(text) {
@@ -109,13 +113,15 @@ function timeOf(text) {
 
 const FORMS = { approval: ApprovalForm, choice: ChoiceForm, text: TextForm, form: SchemaForm };
 
-function Form({ request, data, onTouched, onDone }) {
+function Form({ request, data, closed, onTouched, onDone }) {
   const sending = useSending(request, onDone);
   const Kind = FORMS[request.kind] ?? TextForm;
   const { problem } = sending;
+  // What was typed stays to be read, also when it can no longer be sent.
+  const disabled = sending.sending || Boolean(closed) || Boolean(problem?.closed);
   return html`
     <div onInput=${onTouched} onChange=${onTouched} aria-busy=${sending.sending}>
-      ${!problem?.closed && html`<${Kind} ...${{ request, data, sending }} />`}
+      <fieldset disabled=${disabled}><${Kind} ...${{ request, data, sending }} /></fieldset>
       <p class=${problem ? "problem" : "hidden"} role="alert">${problem?.text}</p>
     </div>
   `;
@@ -127,7 +133,7 @@ function ApprovalForm({ request, data, sending }) {
   const [comment, setComment] = useState("");
   const form = useRef(null);
   const box = useRef(null);
-  const id = (name) => `${request.id}-${name}`;
+  const id = `${request.id}-comment`;
   const answer = (approved) => {
     if (!approved && !comment.trim()) {
       sending.setProblem({ text: "Please say why you reject it." });
@@ -136,24 +142,31 @@ function ApprovalForm({ request, data, sending }) {
     }
     if (approved && !form.current.reportValidity()) return;
     attempt(sending, () => {
+      const answer = { is_approved: approved };
       const edited = approved ? changes(fields, texts) : {};
-      return { is_approved: approved, ...(comment.trim() && { feedback: comment.trim() }), ...(Object.keys(edited).length && { data: edited }) };
+      if (comment.trim()) answer.feedback = comment.trim();
+      if (Object.keys(edited).length) answer.data = edited;
+      return answer;
     });
   };
   // Enter in a field must not approve a payment: only the button does.
   return html`
     <form ref=${form} onSubmit=${(event) => event.preventDefault()}>
       ${fields.length > 0 && html`<p class="quiet">You may change this before you approve:</p>`}
-      ${fields.map(
-        (field) => html`<${Field} key=${field.name} field=${field} id=${id(field.name)} text=${texts[field.name]} disabled=${sending.sending} onText=${(text) => setTexts({ ...texts, [field.name]: text })} />`,
-      )}
+      <${Fields} ...${{ request, fields, texts, setTexts }} />
       <div class="field">
-        <label for=${id("comment")}>Comment <span class="quiet">(needed to reject)</span></label>
-        <textarea id=${id("comment")} rows="2" ref=${box} value=${comment} disabled=${sending.sending} onInput=${(event) => setComment(event.target.value)} />
+        <label for=${id}>Comment <span class="quiet">(needed to reject)</span></label>
+        <textarea
+          id=${id}
+          rows="2"
+          ref=${box}
+          value=${comment}
+          onInput=${(event) => setComment(event.target.value)}
+        />
       </div>
       <div class="buttons">
-        <button type="button" class="yes" disabled=${sending.sending} onClick=${() => answer(true)}>Approve</button>
-        <button type="button" class="no" disabled=${sending.sending} onClick=${() => answer(false)}>Reject</button>
+        <button type="button" class="yes" onClick=${() => answer(true)}>Approve</button>
+        <button type="button" class="no" onClick=${() => answer(false)}>Reject</button>
       </div>
     </form>
   `;
@@ -162,9 +175,10 @@ function ApprovalForm({ request, data, sending }) {
 function ChoiceForm({ request, sending }) {
   return html`
     <div class="buttons" role="group" aria-label="Your choice">
-      ${request.choices.map(
-        (choice) => html`<button key=${choice} type="button" disabled=${sending.sending} onClick=${() => sending.send({ choice })}>${choice}</button>`,
-      )}
+      ${request.choices.map((choice) => {
+        const choose = () => sending.send({ choice });
+        return html`<button key=${choice} type="button" onClick=${choose}>${choice}</button>`;
+      })}
     </div>
   `;
 }
@@ -176,9 +190,15 @@ function TextForm({ request, sending }) {
     <form onSubmit=${(event) => (event.preventDefault(), sending.send({ feedback: text }))}>
       <div class="field">
         <label for=${id}>Your answer</label>
-        <textarea id=${id} rows="4" required value=${text} disabled=${sending.sending} onInput=${(event) => setText(event.target.value)} />
+        <textarea
+          id=${id}
+          rows="4"
+          required
+          value=${text}
+          onInput=${(event) => setText(event.target.value)}
+        />
       </div>
-      <div class="buttons"><button type="submit" class="yes" disabled=${sending.sending}>Send</button></div>
+      <div class="buttons"><button type="submit" class="yes">Send</button></div>
     </form>
   `;
 }
@@ -192,12 +212,18 @@ function SchemaForm({ request, sending }) {
   };
   return html`
     <form onSubmit=${submit}>
-      ${fields.map(
-        (field) => html`<${Field} key=${field.name} field=${field} id=${`${request.id}-${field.name}`} text=${texts[field.name]} disabled=${sending.sending} onText=${(text) => setTexts({ ...texts, [field.name]: text })} />`,
-      )}
-      <div class="buttons"><button type="submit" class="yes" disabled=${sending.sending}>Send</button></div>
+      <${Fields} ...${{ request, fields, texts, setTexts }} />
+      <div class="buttons"><button type="submit" class="yes">Send</button></div>
     </form>
   `;
+}
+
+function Fields({ request, fields, texts, setTexts }) {
+  return fields.map((field) => {
+    const onText = (text) => setTexts({ ...texts, [field.name]: text });
+    const id = `${request.id}-field-${field.name}`;
+    return html`<${Field} key=${field.name} ...${{ field, id, onText }} text=${texts[field.name]} />`;
+  });
 }
 
 /** Makes the answer and sends it; a text that is no number or no JSON is said, not sent. */

@@ -28,12 +28,21 @@ export function RunView({ runId, settings }) {
   if (!run.value || !flow) return html`${heading}<p role="status">Loading…</p>`;
   const names = new Map((flow.nodes ?? []).map((entry) => [entry.id, entry.name ?? entry.id]));
   const node = flow.nodes?.find(({ id }) => id === selected);
-  const states = live.model.states(ENDED.has(run.value.status) ? [] : inside);
+  const { model } = live;
+  const states = model.states(ENDED.has(run.value.status) ? [] : inside);
+  const detail = node && {
+    runId,
+    node,
+    known: states.get(node.id),
+    pending: run.value.pending.filter((entry) => rootOf(entry.node_id) === node.id),
+    moved: model.moved.get(node.id),
+    partial: model.partial.get(node.id),
+  };
   return html`
     ${heading}
     <${Head} run=${run.value} definition=${flow} settings=${settings} onChange=${run.reload} />
     ${live.lost && html`<p class="notice lost" role="status">The connection is lost. Trying again; nothing is missed.</p>`}
-    <${OpenQuestions} requests=${questions.value ?? []} model=${live.model} />
+    <${OpenQuestions} requests=${questions.value ?? []} model=${model} />
     <div class="columns">
       <section aria-labelledby="steps">
         <h2 id="steps">Steps</h2>
@@ -42,12 +51,15 @@ export function RunView({ runId, settings }) {
       </section>
       <section aria-labelledby="step" class="side">
         ${node
-          ? html`<${NodeDetail} key=${node.id} runId=${runId} node=${node} known=${states.get(node.id)} pending=${run.value.pending.filter((entry) => rootOf(entry.node_id) === node.id)} moved=${live.model.moved.get(node.id)} partial=${live.model.partial.get(node.id)} />`
-          : html`<h2 id="step">A step</h2><p class="quiet">Choose a step in the picture to see what went in and what came out.</p>`}
+          ? html`<${NodeDetail} key=${node.id} ...${detail} />`
+          : html`
+              <h2 id="step">A step</h2>
+              <p class="quiet">Choose a step in the picture to see what went in and what came out.</p>
+            `}
       </section>
     </div>
-    <${Timeline} events=${live.model.events} names=${names} />
-    <${Checkpoints} runId=${runId} checkpoints=${live.model.checkpoints} />
+    <${Timeline} events=${model.events} names=${names} />
+    <${Checkpoints} runId=${runId} checkpoints=${model.checkpoints} />
   `;
 }
 
@@ -102,7 +114,7 @@ function useLive(runId, definition, onStep) {
 
 /** Whether the run's own status, or its questions, may be others now. */
 function isTurn(event) {
-  return event.event.startsWith("run_") || event.event.startsWith("child_") || ["approval", "input_received"].includes(event.event);
+  return /^(run_|child_|approval$|input_received$)/.test(event.event);
 }
 
 /** `action`, once, a moment after the last time it was asked for; and again later, because lists lag behind runs. */
@@ -115,18 +127,20 @@ function later(action, milliseconds) {
 }
 
 function Head({ run, definition, settings, onChange }) {
-  const parent = run.run_id.includes("/") ? run.run_id.split("/").slice(0, -1).join("/") : null;
+  const parent = run.run_id.split("/").slice(0, -1).join("/");
+  const link = temporalLink(settings, run.run_id);
   return html`
     ${definition.description && html`<p>${definition.description}</p>`}
     <dl class="facts">
-      <div><dt>Status</dt><dd role="status"><${Badge} state=${run.status} words=${RUN_STATES} /></dd></div>
+      <div><dt>Status</dt><dd><span role="status"><${Badge} state=${run.status} words=${RUN_STATES} /></span></dd></div>
       <div><dt>Run</dt><dd class="id">${run.run_id}</dd></div>
-      ${parent && html`<div><dt>Inside</dt><dd><a class="id" href="#/run/${encodeURIComponent(parent)}">${parent}</a></dd></div>`}
+      ${parent &&
+      html`<div><dt>Inside</dt><dd><a class="id" href="#/run/${encodeURIComponent(parent)}">${parent}</a></dd></div>`}
       <div><dt>Started</dt><dd><${When} at=${run.started_at} /></dd></div>
       ${run.closed_at && html`<div><dt>Ended</dt><dd><${When} at=${run.closed_at} /></dd></div>`}
     </dl>
     <${Actions} run=${run} onChange=${onChange} />
-    ${temporalLink(settings, run.run_id) && html`<p><a href=${temporalLink(settings, run.run_id)} rel="noreferrer">This run in the Temporal Web UI</a></p>`}
+    ${link && html`<p><a href=${link} rel="noreferrer">This run in the Temporal Web UI</a></p>`}
   `;
 }
 
@@ -156,16 +170,24 @@ function Actions({ run, onChange }) {
   const { holdfast } = server;
   const id = run.run_id;
   const open = !ENDED.has(run.status);
+  const paused = run.status === "paused";
+  const resumable = run.status === "failed" || run.status === "cancelled";
+  const pause = () => act("Pause", () => holdfast.pause(id));
+  const goOn = () => act("Continue", () => holdfast.continueRun(id));
+  const resume = () => act("Resume", () => holdfast.resume(id));
+  const sure = (yes) => {
+    setAsking(false);
+    if (yes) act("Cancel", () => holdfast.cancel(id));
+  };
   return html`
     <div class="buttons">
-      ${open && run.status !== "paused" && html`<button key="pause" onClick=${() => act("Pause", () => holdfast.pause(id))}>Pause</button>`}
-      ${run.status === "paused" && html`<button key="continue" onClick=${() => act("Continue", () => holdfast.continueRun(id))}>Continue</button>`}
+      ${open && !paused && html`<button key="pause" onClick=${pause}>Pause</button>`}
+      ${paused && html`<button key="continue" onClick=${goOn}>Continue</button>`}
       ${open && html`<button key="cancel" class="no" onClick=${() => setAsking(true)}>Cancel…</button>`}
-      ${(run.status === "failed" || run.status === "cancelled") && html`<button key="resume" class="yes" onClick=${() => act("Resume", () => holdfast.resume(id))}>Resume</button>`}
+      ${resumable && html`<button key="resume" class="yes" onClick=${resume}>Resume</button>`}
     </div>
     <p role="status" class=${said?.wrong ? "problem" : said ? "notice" : "hidden"}>${said?.text}</p>
-    ${asking &&
-    html`<${Sure} onNo=${() => setAsking(false)} onYes=${() => (setAsking(false), act("Cancel", () => holdfast.cancel(id)))} />`}
+    ${asking && html`<${Sure} onNo=${() => sure(false)} onYes=${() => sure(true)} />`}
   `;
 }
 
@@ -194,15 +216,21 @@ function OpenQuestions({ requests, model }) {
   return html`
     <section aria-labelledby="questions">
       <h2 id="questions">Waits for an answer</h2>
-      ${shown.map(
-        (request) => html`<${Question} key=${request.id} request=${request} showRun=${false} onDone=${() => setAnswered((before) => new Map(before).set(request.id, request))} />`,
-      )}
+      ${shown.map((request) => {
+        const done = () => setAnswered((before) => new Map(before).set(request.id, request));
+        return html`<${Question} key=${request.id} request=${request} showRun=${false} onDone=${done} />`;
+      })}
     </section>
   `;
 }
 
 function Legend() {
-  return html`<p class="legend">${Object.entries(NODE_STATES).map(([state, words]) => html`<span key=${state}><i class="dot ${state}"></i>${words}</span>`)}</p>`;
+  const entries = Object.entries(NODE_STATES);
+  return html`
+    <p class="legend">
+      ${entries.map(([state, words]) => html`<span key=${state}><i class="dot ${state}"></i>${words}</span>`)}
+    </p>
+  `;
 }
 
 /** Newest last. Only the end of a long list is drawn, until somebody asks for more. */
@@ -212,7 +240,8 @@ function Timeline({ events, names }) {
   return html`
     <section aria-labelledby="timeline">
       <h2 id="timeline">What has happened</h2>
-      ${hidden > 0 && html`<button onClick=${() => setShown(shown + 500)}>Show ${Math.min(500, hidden)} earlier (of ${hidden})</button>`}
+      ${hidden > 0 &&
+      html`<button onClick=${() => setShown(shown + 500)}>Show ${Math.min(500, hidden)} earlier (of ${hidden})</button>`}
       <ol class="timeline">
         ${events.slice(hidden).map((event) => html`<${Happened} key=${event.id} event=${event} names=${names} />`)}
       </ol>
@@ -246,7 +275,8 @@ function Checkpoints({ runId, checkpoints }) {
       <ul class="checkpoints">
         ${newest.map((entry) => html`<${CheckpointRow} key=${entry.id} runId=${runId} entry=${entry} />`)}
       </ul>
-      ${checkpoints.length > shown && html`<button onClick=${() => setShown(shown + 100)}>Show more (of ${checkpoints.length})</button>`}
+      ${checkpoints.length > shown &&
+      html`<button onClick=${() => setShown(shown + 100)}>Show more (of ${checkpoints.length})</button>`}
     </section>
   `;
 }
@@ -264,7 +294,10 @@ function CheckpointRow({ runId, entry }) {
   return html`
     <li>
       <details onToggle=${load}>
-        <summary><time datetime=${entry.at}>${clock(entry.at)}</time> ${label(entry.event)}${entry.path ? `, ${entry.path}` : ""} <span class="id quiet">@${entry.id.split("@").pop()}</span></summary>
+        <summary>
+          <time datetime=${entry.at}>${clock(entry.at)}</time> ${label(entry.event)}${entry.path && `, ${entry.path}`}${" "}
+          <span class="id quiet">@${entry.id.split("@").pop()}</span>
+        </summary>
         <pre tabindex="0">${text ?? "Loading…"}</pre>
       </details>
     </li>

@@ -16,21 +16,28 @@ export function InboxView({ onCount }) {
   const [closed, setClosed] = useState(() => new Map());
   const now = listed.value ?? [];
   const open = new Set(now.map((request) => request.id));
-  const gone = now.length >= MOST ? [] : [...kept.current.values()].filter((request) => listed.value && !open.has(request.id));
+  const whole = listed.value !== null && now.length < MOST;
+  const gone = [...kept.current.values()].filter((request) => whole && !open.has(request.id));
   useEffect(() => {
     onCount(now.length);
-    for (const request of gone) if (!closed.has(request.id)) whoClosed(holdfast, request).then((text) => setClosed((before) => new Map(before).set(request.id, text)));
+    for (const request of gone.filter(({ id }) => !closed.has(id))) {
+      whoClosed(holdfast, request).then((text) => setClosed((before) => new Map(before).set(request.id, text)));
+    }
   }, [listed.value]);
-  const shown = [...new Map([...gone, ...now].map((request) => [request.id, request])).values()].sort((one, other) => one.created_at.localeCompare(other.created_at));
+  const shown = [...gone, ...now].sort((one, other) => one.created_at.localeCompare(other.created_at));
   const keep = (request) => kept.current.set(request.id, request);
   return html`
     <h1 tabindex="-1">Inbox</h1>
     ${!listed.value && !listed.error && html`<p role="status">Loading…</p>`}
     ${listed.error && html`<p class="problem" role="alert">${listed.error.message}</p>`}
-    ${listed.value && !shown.length && html`<p class="empty" role="status">Nothing waits for an answer. New questions appear here by themselves.</p>`}
-    ${shown.map(
-      (request) => html`<${Question} key=${request.id} request=${request} closed=${open.has(request.id) ? null : closed.get(request.id)} onTouched=${() => keep(request)} onDone=${() => keep(request)} />`,
-    )}
+    ${listed.value &&
+    !shown.length &&
+    html`<p class="empty" role="status">Nothing waits for an answer. New questions appear here by themselves.</p>`}
+    ${shown.map((request) => {
+      const why = open.has(request.id) ? null : closed.get(request.id);
+      const kept = () => keep(request);
+      return html`<${Question} key=${request.id} request=${request} closed=${why} onTouched=${kept} onDone=${kept} />`;
+    })}
     ${now.length >= MOST && html`<p class="quiet">These are the ${MOST} oldest; more follow when they are answered.</p>`}
   `;
 }
@@ -50,8 +57,8 @@ export function RunsView() {
   useEffect(() => setMore({ runs: [], cursor: null }), [filter.status, filter.flow]);
   const begun = more.runs.length > 0;
   const cursor = begun ? more.cursor : first.value?.cursor;
-  const next = () =>
-    holdfast.listRuns({ ...filter, limit: 25, cursor }).then((page) => setMore({ runs: [...more.runs, ...page.runs], cursor: page.cursor }), failed);
+  const take = (page) => setMore({ runs: [...more.runs, ...page.runs], cursor: page.cursor });
+  const next = () => holdfast.listRuns({ ...filter, limit: 25, cursor }).then(take, failed);
   const runs = [...new Map([...more.runs, ...(first.value?.runs ?? [])].map((run) => [run.run_id, run])).values()];
   runs.sort((one, other) => other.started_at.localeCompare(one.started_at));
   return html`
@@ -66,18 +73,19 @@ export function RunsView() {
 }
 
 function Filters({ filter, onFilter }) {
+  const set = (name) => (event) => onFilter({ ...filter, [name]: event.target.value.trim() });
   return html`
     <div class="filters">
       <div class="field">
         <label for="status">Status</label>
-        <select id="status" value=${filter.status} onChange=${(event) => onFilter({ ...filter, status: event.target.value })}>
+        <select id="status" value=${filter.status} onChange=${set("status")}>
           <option value="">all</option>
           ${Object.entries(RUN_STATES).map(([status, words]) => html`<option key=${status} value=${status}>${words}</option>`)}
         </select>
       </div>
       <div class="field">
         <label for="flow">Flow</label>
-        <input id="flow" type="search" placeholder="all" value=${filter.flow} onChange=${(event) => onFilter({ ...filter, flow: event.target.value.trim() })} />
+        <input id="flow" type="search" placeholder="all" value=${filter.flow} onChange=${set("flow")} />
       </div>
     </div>
   `;
@@ -127,7 +135,8 @@ export function StartView() {
   const flow = flows.value?.find(({ name }) => name === chosen);
   return html`
     <h1 tabindex="-1">Start a run</h1>
-    ${flows.value && !flows.value.length && html`<p class="empty">The catalogue is empty: start the server with --flows FOLDER.</p>`}
+    ${flows.value?.length === 0 &&
+    html`<p class="empty">The catalogue is empty: start the server with --flows FOLDER.</p>`}
     <form class="card" onSubmit=${start}>
       <div class="field">
         <label for="catalogue">Flow</label>
@@ -139,7 +148,14 @@ export function StartView() {
       </div>
       <div class="field">
         <label for="input">Input <span class="quiet">(JSON)</span></label>
-        <textarea id="input" class="code" rows="8" spellcheck=${false} value=${text} onInput=${(event) => setText(event.target.value)} />
+        <textarea
+          id="input"
+          class="code"
+          rows="8"
+          spellcheck=${false}
+          value=${text}
+          onInput=${(event) => setText(event.target.value)}
+        />
       </div>
       <p class=${said ? "problem" : "hidden"} role="alert">${said}</p>
       <div class="buttons"><button type="submit" class="yes">Start</button></div>

@@ -55,7 +55,8 @@ const RELATIVE = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 export function relative(iso) {
   const seconds = (new Date(iso) - Date.now()) / 1000;
   const [unit, length] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
-  return unit === "second" ? (seconds > 0 ? "in a moment" : "just now") : RELATIVE.format(Math.round(seconds / length), unit);
+  if (unit === "second") return seconds > 0 ? "in a moment" : "just now";
+  return RELATIVE.format(Math.round(seconds / length), unit);
 }
 
 export function duration(from, to) {
