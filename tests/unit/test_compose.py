@@ -137,7 +137,9 @@ def test_no_password_is_written_down() -> None:
     assert literals == []
     assert re.findall(r"(?i)(?:password|pwd|secret|token)=\S+", TEXT) == []
     assert re.findall(r"://[^/\s]+:[^/\s]+@", TEXT) == []
-    assert [name for name, value in EXAMPLE.items() if SECRET_NAME.search(name) and value] == []
+    named = [name for name, value in EXAMPLE.items() if SECRET_NAME.search(name) and value]
+    # A file is where a secret is, and not the secret.
+    assert [name for name in named if not name.endswith("_FILE")] == []
 
 
 def test_every_port_is_on_the_loopback_only() -> None:
