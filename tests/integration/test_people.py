@@ -11,6 +11,7 @@ from holdfast.checkpoints.validation import validate_checkpoint
 from holdfast.contracts import names
 from holdfast.contracts.people import HumanAnswer
 from holdfast.flows.spec import FlowSpec
+from holdfast.starter.embedded import binary
 from holdfast.starter.errors import AnswerRefusedError
 from holdfast.starter.people import OpenRequest
 from tests.integration.conftest import Bench
@@ -284,3 +285,39 @@ async def test_the_client_for_code_that_is_not_async_does_all_of_it(bench: Bench
             return names_
 
     assert "input_received" in await asyncio.to_thread(work)
+
+
+async def _temporal(bench: Bench, *arguments: str) -> str:
+    """Temporal's own command line, which knows nothing of us."""
+    address = bench.client.temporal.service_client.config.target_host
+    process = await asyncio.create_subprocess_exec(
+        binary(), *arguments, "--address", address, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    said, failed = await process.communicate()
+    assert process.returncode == 0, failed.decode()
+    return said.decode()
+
+
+@pytest.mark.req("RT-4")
+async def test_temporals_own_command_line_is_enough_to_find_and_answer(bench: Bench) -> None:
+    await bench.worker()
+    pay = Python(id="pay", code=ECHO, approval={"enabled": True}).depends_on("first")
+    flow = spec(Human(id="first", prompt="?"), pay)
+    run_id = await bench.start(flow, {})
+    await asked(bench, run_id)
+    query = f"HoldfastStatus = 'pending_input' AND WorkflowId = '{run_id}'"
+    listed = await _temporal(bench, "workflow", "list", "--query", query)
+    words = '{"feedback": "by signal", "by": "ada"}'
+    await _temporal(bench, "workflow", "signal", "--workflow-id", run_id, "--name", "provide_input", "--input", words)
+    async with asyncio.timeout(10):
+        while (await asked(bench, run_id))[0].path != "pay":
+            await asyncio.sleep(0.05)
+    yes = '{"entity_id": "pay", "data": {"is_approved": true}, "by": "ada"}'
+    update = ("workflow", "update", "execute", "--workflow-id", run_id, "--name", "answer", "--input", yes)
+    receipt = await _temporal(bench, *update)
+    result = await bench.client.result(run_id)
+
+    assert run_id in listed
+    assert "accepted" in receipt
+    assert result.output["first"]["output"]["content"] == "by signal"
+    assert result.output["pay"]["status"] == "success"
