@@ -6,7 +6,7 @@ from examples.contract_nodes import note
 from holdfast import tool
 
 
-@tool(side_effects="write")
+@tool(side_effects="read")
 def measure(station: int, node_id: str, idempotency_key: str) -> dict[str, float]:
     """Measures the current at a station."""
     note(f"{node_id}-{station}", "started", idempotency_key)

@@ -21,6 +21,13 @@ from holdfast.contracts.calls import FlowStart
 from holdfast.workflows.flow_run import FlowRun
 
 _COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+# Commands too, but they do not say of which task.
+_UPDATES = frozenset(
+    {
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_COMPLETED,
+    }
+)
 
 
 async def executions(client: Client, run_id: str) -> AsyncGenerator[WorkflowHistory]:
@@ -63,7 +70,9 @@ def _done(history: WorkflowHistory) -> WorkflowHistory:
     if last is None:
         return history
     end = last + 1
-    while end < len(events) and _decided_by(events[end]) == events[last].event_id:
+    while end < len(events) and (
+        events[end].event_type in _UPDATES or _decided_by(events[end]) == events[last].event_id
+    ):
         end += 1
     return WorkflowHistory(history.workflow_id, events[:end])
 

@@ -51,6 +51,8 @@ async def test_an_agent_calls_its_tools_and_answers(bench: Bench) -> None:
         id="research",
         llm=scripted(look("sea", "land"), calls(("send", {"to": "Ada", "urgent": True})), "done"),
         tools=[agent_tools.look_up, agent_tools.send_mail],
+        # `send` declares that it writes: by default a person would be asked.
+        ask_before="never",
     )
     run_id = await bench.start(spec(agent), {"input": "find out", "user_id": "u1"})
     result = await bench.client.result(run_id)

@@ -95,6 +95,7 @@ async def api(bench: Bench, tmp_path: Path) -> AsyncGenerator[Api]:
     flows = tmp_path / "flows"
     flows.mkdir()
     (flows / "hello.yaml").write_text(HELLO)
+    (flows / "wrong.yaml").write_text("id: wrong\nnodes:\n  a: {type: http}\n")
 
     async def same(_: str) -> HoldfastClient:
         return bench.client
@@ -108,13 +109,16 @@ async def api(bench: Bench, tmp_path: Path) -> AsyncGenerator[Api]:
 
 @pytest.mark.req("RT-2")
 async def test_a_flow_is_started_by_name_and_its_run_is_found(api: Api) -> None:
-    names = [entry["name"] for entry in (await api.http.get("/flows")).json()["flows"]]
+    catalogue = (await api.http.get("/flows")).json()["flows"]
+    names = [entry["name"] for entry in catalogue if entry["fault"] is None]
+    faults = {entry["name"]: entry["fault"] for entry in catalogue if entry["fault"] is not None}
     started = (await api.http.post("/runs", json={"flow": "hello", "input": {"name": "Ada"}})).json()
     events = await api.events(started["run_id"])
     run = (await api.http.get(f"/runs/{started['run_id']}")).json()
     latest = (await api.http.get(f"/runs/{started['run_id']}/checkpoints/latest")).json()
 
     assert names == ["hello"]
+    assert "needs 'url'" in faults["wrong"]
     assert started["created"] is True
     assert run["status"] == "completed"
     assert latest["node_states"]["greet"]["output_data"] == "Hello, Ada!"

@@ -58,6 +58,10 @@ async def test_a_question_waits_in_the_checkpoint_and_its_answer_is_the_output(b
     assert (output["content"], output["by"]) == ("it holds", "ada")
     assert done.answered_inputs[request.id]["by"] == "ada"
     assert await bench.client.inbox(run_id) == []
+    # Rebuilt from its history, the run is whole, though its last task took an update.
+    assert [entry.kind for entry in await bench.client.transitions(run_id)][-3:] == [
+        "input_received", "node_completed", "run_completed",
+    ]  # fmt: skip
 
 
 @pytest.mark.req("RT-4")

@@ -16,6 +16,7 @@ from holdfast.checkpoints.ledger import Transition
 from holdfast.checkpoints.models import LIBRARY_VERSION, RunStatus
 from holdfast.checkpoints.redaction import redact, redact_checkpoint
 from holdfast.contracts.people import AnswerReceipt, HumanAnswer
+from holdfast.flows.faults import FlowDefinitionError
 from holdfast.flows.ids import split_checkpoint_id
 from holdfast.flows.reading import flow_from_data
 from holdfast.flows.spec import FlowSpec
@@ -161,11 +162,13 @@ async def ready(request: Request) -> Health:
 @_routes.get("/flows", tags=["flows"])
 async def flows(request: Request, _: Caller) -> Catalogue:
     """The flows that can be started by name."""
-    found: dict[str, FlowSpec] = request.app.state.flows.all()
+    found: dict[str, FlowSpec | FlowDefinitionError] = request.app.state.flows.all()
     return Catalogue(flows=[_entry(name, flow) for name, flow in found.items()])
 
 
-def _entry(name: str, flow: FlowSpec) -> FlowEntry:
+def _entry(name: str, flow: FlowSpec | FlowDefinitionError) -> FlowEntry:
+    if isinstance(flow, FlowDefinitionError):
+        return FlowEntry(name=name, id=name, nodes=0, fault=str(flow))
     return FlowEntry(name=name, id=flow.id, title=flow.name, description=flow.description, nodes=len(flow.nodes))
 
 

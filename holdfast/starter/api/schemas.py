@@ -73,6 +73,7 @@ class FlowEntry(BaseModel):
     title: str | None = None
     description: str | None = None
     nodes: int
+    fault: str | None = Field(default=None, description="What is wrong with it; it cannot be started then.")
 
 
 class Catalogue(BaseModel):

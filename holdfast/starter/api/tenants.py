@@ -45,12 +45,12 @@ class FlowFiles:
             raise ProblemError(404, "flow/not-found", f"there is no flow {name!r} in the catalogue; there are: {known}")
         return read_flow((self._folder / f"{name}.yaml").read_text(), f"{name}.yaml")
 
-    def all(self) -> dict[str, FlowSpec]:
-        """Those that are sound."""
-        found: dict[str, FlowSpec] = {}
+    def all(self) -> dict[str, FlowSpec | FlowDefinitionError]:
+        """Each flow, or what is wrong with it."""
+        found: dict[str, FlowSpec | FlowDefinitionError] = {}
         for name in self.names():
             try:
                 found[name] = self.read(name)
-            except FlowDefinitionError:
-                continue
+            except FlowDefinitionError as error:
+                found[name] = error
         return found
