@@ -24,6 +24,7 @@ from holdfast.starter.api.app import Settings, create_app
 from holdfast.starter.connecting import connect, ensure_search_attributes
 from holdfast.starter.embedded import free_port
 from tests.integration.conftest import Bench
+from tests.servers.llm import LlmServer
 
 HELLO = "id: hello\nname: Hello\nnodes:\n  greet: {type: transform, template: 'Hello, {{ name }}!'}\n"
 ASK: dict[str, Any] = {
@@ -35,6 +36,7 @@ ASK: dict[str, Any] = {
     },
 }
 OTHER = "other-tenant"
+MODELS = Path(__file__).parents[1] / "servers" / "models.json"
 
 
 @dataclass
@@ -378,3 +380,32 @@ async def test_the_console_is_served_with_a_strict_policy(api: Api) -> None:
     assert page.status_code == 200
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert outside.status_code == 404
+
+
+@pytest.mark.req("RT-3", "PR-10")
+async def test_partial_texts_are_streamed_outside_the_history(
+    api: Api, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LlmServer(MODELS) as llm:
+        monkeypatch.setenv("HOLDFAST_CONNECTION_SLOW_BASE_URL", llm.url)
+        monkeypatch.setenv("HOLDFAST_CONNECTION_SLOW_API_KEY", "none")
+        asked = {"model": "m", "connection": "slow", "prompt": "tell it slowly"}
+        node = {"type": "llm", **asked, "streaming": {"enabled": True}}
+        streamed = await api.run({"id": "slow", "nodes": {"tell": node}})
+        events: list[dict[str, Any]] = []
+        async with api.http.stream("GET", f"/runs/{streamed}/stream", params={"tokens": "true"}, timeout=30) as reply:
+            async for line in reply.aiter_lines():
+                if line.startswith("data: {") and line != "data: {}":
+                    events.append(json.loads(line.removeprefix("data: ")))
+        plain = await api.run({"id": "slow", "nodes": {"tell": {**node, "streaming": {"enabled": False}}}})
+        await api.events(plain)
+    texts = [event["data"]["text"] for event in events if event["event"] == "tokens"]
+    whole = next(event for event in events if event["event"] == "node_completed")["data"]["output_data"]["content"]
+    lengths = [(await bench.client.get_run(run_id)).history_events for run_id in (streamed, plain)]
+
+    assert len(texts) >= 2
+    assert all(whole.startswith(text) for text in texts)
+    assert texts == sorted(texts, key=len)
+    assert all(event["id"] is None for event in events if event["event"] == "tokens")
+    # Streaming leaves no trace in the run.
+    assert lengths[0] == lengths[1]
