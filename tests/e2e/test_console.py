@@ -1,4 +1,7 @@
-"""The console in a real browser, on real processes: started here, killed here, answered after everything was killed."""
+"""The console in a real browser, on real processes: started here, killed here, answered after everything was killed.
+
+One long file on purpose: every test stands on the same stage of processes, and those take seconds to start.
+"""
 
 import contextlib
 import json
