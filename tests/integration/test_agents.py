@@ -12,6 +12,7 @@ from holdfast.checkpoints.validation import validate_checkpoint
 from holdfast.contracts import names
 from holdfast.flows.check import ensure
 from holdfast.flows.spec import FlowSpec
+from holdfast.starter.rebuild import executions
 from tests.integration import agent_tools
 from tests.integration.conftest import Bench
 
@@ -304,3 +305,22 @@ async def test_agents_read_live_and_rebuilt_from_history_are_the_same_at_every_t
         rebuilt = await bench.client.get_checkpoint(f"{run_id}@{transition.seq}")
         assert live["checksum"] == rebuilt.checksum
         assert validate_checkpoint(rebuilt) == []
+
+
+@pytest.mark.req("AG-7")
+async def test_a_conversation_of_more_than_a_hundred_messages_loses_none_over_several_executions(bench: Bench) -> None:
+    await bench.worker()
+    replies = [look(f"word-{loop}") for loop in range(60)]
+    agent = Agent(id="a", llm=scripted(*replies, "the end"), tools=[agent_tools.look_up], max_loops=100)
+    run_id = await bench.start(spec(agent), {"input": "go"}, RunConfig(continue_after_bytes=300_000))
+    result = await bench.client.result(run_id)
+    messages = (await bench.client.latest_checkpoint(run_id)).node_states["a"].internal_state["prompt_messages"]
+    chain = [history async for history in executions(bench.client.temporal, run_id)]
+
+    assert result.output["a"]["output"]["content"] == "the end"
+    assert len(messages) == 1 + 61 + 60
+    assert [message["content"] for message in messages if message["role"] == "tool"] == [
+        f"word-{loop} means {f'word-{loop}'[::-1]}" for loop in range(60)
+    ]
+    assert len(agent_tools.counted()) == 60
+    assert len(chain) > 1
