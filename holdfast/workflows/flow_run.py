@@ -42,10 +42,10 @@ with workflow.unsafe.imports_passed_through():
     from holdfast.contracts.people import AnswerReceipt, message_from
     from holdfast.contracts.progress import Progress
     from holdfast.contracts.results import pack
+    from holdfast.engine.inbox import Inbox, RefusedError
     from holdfast.engine.scheduler import FlowDriver
     from holdfast.flows.check import ensure
     from holdfast.flows.faults import FlowDefinitionError
-    from holdfast.workflows.inbox import Inbox, RefusedError
     from holdfast.workflows.ports import TemporalPorts
 
 _STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
@@ -78,7 +78,7 @@ class FlowRun:
         self._key_base = self._start.key_base or self._run_id
         base = self._base()
         self._ledger = Ledger(base)
-        self._inbox = Inbox(self._ledger, list(self._start.kept_answers))
+        self._inbox = Inbox(self._ledger, list(self._start.kept_answers), workflow.now)
         self._driver: FlowDriver | None = None
         self._pausing: PauseMessage | None = None
         self._waiting_children: list[str] = []
@@ -148,7 +148,7 @@ class FlowRun:
                 "resumed_from": None,
                 "input_data": None,
                 "key_base": self._key_base,
-                "kept_answers": self._inbox.kept,
+                "kept_answers": self._inbox.carried(),
             }
             workflow.continue_as_new(self._start.model_copy(update=snapshot))
         return self._close()

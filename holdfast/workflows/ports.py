@@ -31,12 +31,12 @@ from holdfast.contracts.calls import (
 from holdfast.contracts.messages import ModelCall, ModelReply
 from holdfast.contracts.names import CALL_MODEL, FLOW_FAILED, FLOW_RUN, NODE_FAILED, RUN_PURE, WORKER_SHUTDOWN
 from holdfast.contracts.people import HumanAnswer, HumanRequest
+from holdfast.engine.inbox import Inbox
 from holdfast.engine.ports import NodeError
 from holdfast.flows.kinds import kind_of
 from holdfast.flows.params import ActivityParams
 from holdfast.flows.shapes import is_object
 from holdfast.flows.spec import ErrorHandling, NodeSpec
-from holdfast.workflows.inbox import Inbox
 
 _BATCH_TIMEOUT = timedelta(minutes=10)
 _MOST_LOSSES = 20

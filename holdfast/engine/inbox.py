@@ -1,8 +1,8 @@
 """The answers a run has got: taken once, kept when they come before their question, refused when they do not fit."""
 
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
-
-from temporalio import workflow
 
 from holdfast.checkpoints.ledger import Ledger
 from holdfast.contracts.people import (
@@ -30,8 +30,9 @@ class RefusedError(Exception):
 class Inbox:
     """Judges answers against the questions in the ledger. The first that fits is the one that counts."""
 
-    def __init__(self, ledger: Ledger, kept: list[dict[str, Any]]) -> None:
+    def __init__(self, ledger: Ledger, kept: list[dict[str, Any]], now: Callable[[], datetime]) -> None:
         self._ledger = ledger
+        self._now = now
         self._taken: dict[str, HumanAnswer] = {}
         self.kept = kept
 
@@ -60,11 +61,22 @@ class Inbox:
 
     def _take(self, request: HumanRequest, message: AnswerMessage) -> None:
         answer = complete(request, message.data)
-        signed = {"by": answer.by or message.by, "at": workflow.now()}
+        signed = {"by": answer.by or message.by, "at": self._now()}
         self._taken[request.id] = answer.model_copy(update=signed)
 
     def answer_to(self, request: HumanRequest) -> HumanAnswer | None:
         return self._taken.get(request.id)
+
+    def carried(self) -> list[dict[str, Any]]:
+        """What the next execution has to know: answers before their question, and those that were taken in the very
+        moment the run was carried over, whose givers have been told so."""
+        pending = self._ledger.state.pending_inputs.values()
+        taken = [
+            {"entity_id": request["path"], "data": answer.model_dump(mode="json", exclude_none=True)}
+            for request in pending
+            if (answer := self._taken.get(request["id"])) is not None
+        ]
+        return [*taken, *self.kept]
 
     def look_for_early(self, request: HumanRequest) -> None:
         """Takes what was kept for this question. What does not fit it is no answer to it, and is dropped."""
