@@ -181,7 +181,10 @@ async def test_an_agent_in_a_map_in_a_nested_flow_asks_and_goes_on(bench: Bench)
         spec(SubFlow(id="sub", flow=inner)), {"input": ["x", "y"]}, RunConfig(continue_after_events=30)
     )
     requests = await asked(bench, run_id, 2)
-    parent = await bench.client.get_run(run_id)
+    async with asyncio.timeout(10):
+        # The outer run is told by the inner one, a moment after.
+        while (parent := await bench.client.get_run(run_id)).status == RunStatus.RUNNING:
+            await asyncio.sleep(0.05)
     outer = await bench.client.latest_checkpoint(run_id)
     for request in requests:
         await bench.client.people.answer_request(request.id, HumanAnswer(feedback="you may"), by="ada")
