@@ -21,7 +21,7 @@ from holdfast.engine.replies import (
     read_reply,
     with_distinct_ids,
 )
-from holdfast.engine.scope import Job, Scope
+from holdfast.engine.scope import Job, NodeDriver, Scope
 from holdfast.engine.tools import (
     DELEGATE,
     as_meant,
@@ -48,17 +48,12 @@ async def run_agent(scope: Scope, job: Job) -> NodeReply:
     return await _Agent(scope, job).run()
 
 
-class _Agent:
+class _Agent(NodeDriver):
     def __init__(self, scope: Scope, job: Job) -> None:
-        self._scope = scope
-        self._job = job
+        super().__init__(scope, job)
         self._params = AgentParams.model_validate(job.node.params)
         self._tools = {tool.id: tool for tool in self._params.tools}
         self._schemas = tool_schemas(self._params)
-
-    @property
-    def _state(self) -> dict[str, Any]:
-        return self._scope.state(self._job.path)
 
     async def run(self) -> NodeReply:
         if "prompt_messages" not in self._state:
@@ -81,9 +76,6 @@ class _Agent:
         state = self._state
         output = {"content": state["answer"], "finished": state["finished"], "loops": state["current_loop"]}
         return output | ({"files": state["files"]} if state.get("files") else {})
-
-    def _advance(self, event: str, **changes: Any) -> None:
-        self._scope.advance(self._job.path, event, **changes)
 
     def _step(self, loop: int, what: str) -> str:
         return f"{self._job.path}/loop[{loop}]/{what}"
@@ -198,10 +190,11 @@ class _Agent:
         calls = [call.model_dump(mode="json", exclude_none=True) for call in meant]
         names = [call["name"] for call in calls]
         inputs = [call.get("arguments") for call in calls]
+        thought = decision.thought or Message.model_validate(reply.message).text
         step = {
             "input_data": self._job.input_data if loop == 1 else None,
             "model_observation": {
-                "initial": decision.thought or Message.model_validate(reply.message).text,
+                "initial": thought,
                 "tool_using": names[0] if len(names) == 1 else names or None,
                 "tool_input": inputs[0] if len(inputs) == 1 else inputs or None,
                 "tool_output": None,
@@ -212,15 +205,18 @@ class _Agent:
         assign: dict[str, Any] = {"current_loop": loop, "pending_calls": calls, "results": {}, "repairs": 0}
         assign["prompt_tokens"] = reply.usage.prompt_tokens + reply.usage.completion_tokens
         assign["run_depends"] = [{"node": {"id": self._job.node_id, "path": self._step(loop, "llm")}}]
+        said: dict[str, Any] = {"thought": thought, "tools": names}
         if not calls:
             assign |= {"answer": decision.answer, "finished": True}
+            said = {"answer": decision.answer}
         self._advance(
             "model_replied" if calls else "answered",
             assign=assign,
             extend={"prompt_messages": [reply.message]},
             merge={"intermediate_steps": {str(loop): step}},
             usage=reply.usage.model_dump(),
-            detail=self._position(loop) | {"tools": names},
+            detail=self._position(loop)
+            | ({"thought": thought, "tools": names} if calls else {"answer": decision.answer}),
         )
 
     # The tools
@@ -292,7 +288,7 @@ class _Agent:
 
     def _result(self, call: ToolCall, result: dict[str, Any], detail: dict[str, Any], **changes: Any) -> None:
         merge = {"results": {call.id: result}, **changes.pop("merge", {})}
-        self._advance("tool_completed", merge=merge, detail=detail, **changes)
+        self._advance("tool_completed", merge=merge, detail=detail | {"observation": _said(result)}, **changes)
 
     def _arguments(self, tool: ToolSpec, call: ToolCall) -> Any:
         given = {name: value for name, value in call.arguments.items() if name != DELEGATE}

@@ -11,7 +11,7 @@ from holdfast.checkpoints.models import RunStatus
 from holdfast.contracts.calls import FlowResult, FlowStart, NodeReply
 from holdfast.engine.people import run_inside
 from holdfast.engine.ports import NodeError
-from holdfast.engine.scope import Job, Scope
+from holdfast.engine.scope import Job, NodeDriver, Scope
 from holdfast.flows import selectors
 from holdfast.flows.composites import MapParams
 from holdfast.flows.ids import checkpoint_id
@@ -28,10 +28,9 @@ async def run_map(scope: Scope, job: Job) -> NodeReply:
     return await _Map(scope, job).run()
 
 
-class _Map:
+class _Map(NodeDriver):
     def __init__(self, scope: Scope, job: Job) -> None:
-        self._scope = scope
-        self._job = job
+        super().__init__(scope, job)
         self._params = MapParams.model_validate(job.node.params)
         self._items = self._list()
         self._indices = self._params.indices or list(range(len(self._items)))
@@ -47,13 +46,6 @@ class _Map:
             message = f"a map needs a list, and {where} is {found!r:.100}; name the list with 'items'"
             raise NodeError({"type": "NotAList", "message": message})
         return list(found)
-
-    @property
-    def _state(self) -> dict[str, Any]:
-        return self._scope.state(self._job.path)
-
-    def _advance(self, event: str, **changes: Any) -> None:
-        self._scope.advance(self._job.path, event, **changes)
 
     async def run(self) -> NodeReply:
         if "total_iterations" not in self._state:

@@ -12,7 +12,7 @@ from holdfast.contracts.messages import Message
 from holdfast.engine.people import run_inside
 from holdfast.engine.ports import NodeError
 from holdfast.engine.replies import find_json
-from holdfast.engine.scope import Job, Scope
+from holdfast.engine.scope import Job, NodeDriver, Scope
 from holdfast.engine.tools import observation
 from holdfast.flows import selectors
 from holdfast.flows.composites import END, GraphParams, GraphState, InnerNode, LinearParams
@@ -76,22 +76,16 @@ class _Manager:
             )
 
 
-class _Graph:
+class _Graph(NodeDriver):
     def __init__(self, scope: Scope, job: Job) -> None:
-        self._scope = scope
-        self._job = job
+        super().__init__(scope, job)
         self._params = GraphParams.model_validate(job.node.params)
         self._states = {state.id: state for state in self._params.states}
         self._objective = _objective(job.input_data)
 
-    @property
-    def _state(self) -> dict[str, Any]:
-        return self._scope.state(self._job.path)
-
     async def run(self) -> NodeReply:
         if "current_state_id" not in self._state:
-            self._scope.advance(
-                self._job.path,
+            self._advance(
                 "graph_opened",
                 assign={
                     "chat_history": [{"role": "user", "content": observation(self._objective)}],
@@ -123,8 +117,7 @@ class _Graph:
         context, result = self._merged(state)
         following = await self._following(state, context, result)
         said = [] if result is None else [{"role": "assistant", "name": state.id, "content": observation(result)}]
-        self._scope.advance(
-            self._job.path,
+        self._advance(
             "state_completed",
             assign={
                 "context": context,
@@ -147,8 +140,7 @@ class _Graph:
             "history": state["chat_history"],
         }
         reply = await run_inside(self._scope, self._job.inside(task, path, given))
-        self._scope.advance(
-            self._job.path,
+        self._advance(
             "state_task_completed",
             merge={"results": {task.id: reply.output}},
             assign={"run_depends": [{"node": {"id": f"{self._job.node_id}/{task.id}", "path": path}}]},
@@ -223,21 +215,13 @@ class _Graph:
         return await manager.decide(self._step("manager"), self._state["chat_history"], question, check)
 
 
-class _Linear:
+class _Linear(NodeDriver):
     def __init__(self, scope: Scope, job: Job) -> None:
-        self._scope = scope
-        self._job = job
+        super().__init__(scope, job)
         self._params = LinearParams.model_validate(job.node.params)
         self._agents = {agent.id: agent for agent in self._params.agents}
         self._manager = _Manager(scope, job, self._params.manager, self._params.llm_error_handling)
         self._objective = observation(_objective(job.input_data))
-
-    @property
-    def _state(self) -> dict[str, Any]:
-        return self._scope.state(self._job.path)
-
-    def _advance(self, event: str, **changes: Any) -> None:
-        self._scope.advance(self._job.path, event, **changes)
 
     async def run(self) -> NodeReply:
         if "tasks" not in self._state:

@@ -34,7 +34,7 @@ async def run_human(scope: Scope, job: Job) -> NodeReply:
     """A question as a node, or as a tool. Its output is the answer, with what was said as `content`."""
     params = HumanParams.model_validate(job.node.params)
     fields: dict[str, Any] = {"kind": params.kind, "choices": params.choices or [], "form": params.form}
-    _, answer = await _ask(scope, job, params, params.prompt, fields)
+    answer = await _ask(scope, job, params, params.prompt, fields)
     said = {"choice": answer.choice, "form": answer.data}.get(params.kind, answer.feedback)
     if answer.is_approved is not None:
         said = ("approved" if answer.is_approved else "rejected") + (f": {said}" if said else "")
@@ -67,7 +67,7 @@ async def approved(scope: Scope, job: Job) -> Job:
         "editable": wanted.editable,
         "accept_pattern": wanted.accept_pattern,
     }
-    _, answer = await _ask(scope, job, wanted, wanted.prompt or f"May {job.node.name or job.node.id} run?", fields)
+    answer = await _ask(scope, job, wanted, wanted.prompt or f"May {job.node.name or job.node.id} run?", fields)
     if not answer.is_approved:
         raise RejectedError(answer)
     # The run may have been paused while the answer was awaited.
@@ -88,7 +88,7 @@ def _edited(data: Any, answer: HumanAnswer) -> Any:
 
 async def _ask(
     scope: Scope, job: Job, asking: HumanParams | Approval, template: str, fields: dict[str, Any]
-) -> tuple[HumanRequest, HumanAnswer]:
+) -> HumanAnswer:
     """Asks, and waits for the answer or for what the deadline makes of it."""
     steps = _steps(asking.to, asking.deadline)
     request = _open(scope, job.path)
@@ -100,7 +100,7 @@ async def _ask(
         answer = await _answer(scope, request)
         if answer is not None:
             _close(scope, request, answer)
-            return request, answer
+            return answer
         deadline = steps[step][1]
         assert deadline is not None
         if deadline.effect == "fail":
@@ -108,11 +108,11 @@ async def _ask(
             raise NodeError({"type": "InputTimeout", "message": f"nobody answered within {deadline.after}: {prompt}"})
         if deadline.effect == "default":
             answer = complete(request, HumanAnswer.model_validate({**(deadline.answer or {}), "by": _DEADLINE}))
+            _close(scope, request, answer)
             if unfit := faults(request, answer):
                 message = f"the deadline's own answer does not fit the question: {'; '.join(unfit)}"
                 raise NodeError({"type": "BadAnswer", "message": message})
-            _close(scope, request, answer)
-            return request, answer
+            return answer
         _close(scope, request, HumanAnswer(by=_DEADLINE, feedback=f"handed on to {deadline.to}"))
         request = _request(scope, job, prompt, asking.reminders, steps, step + 1, fields)
 

@@ -271,6 +271,21 @@ class Scope:
         return await ask(model.fallback, f"{path}/fallback")
 
 
+class NodeDriver:
+    """What the drivers have in common: the node they run, and its state, from which alone they decide what is next."""
+
+    def __init__(self, scope: Scope, job: Job) -> None:
+        self._scope = scope
+        self._job = job
+
+    @property
+    def _state(self) -> dict[str, Any]:
+        return self._scope.state(self._job.path)
+
+    def _advance(self, event: str, **changes: Any) -> None:
+        self._scope.advance(self._job.path, event, **changes)
+
+
 def _settled(state: dict[str, Any]) -> dict[str, Any]:
     """Without the count of attempts: whoever runs the node again counts anew."""
     return {name: value for name, value in state.items() if name != "retry"}

@@ -8,6 +8,7 @@ from uuid import uuid4
 from pydantic_core import from_json
 
 from holdfast.activities.connections import Connection, resolve
+from holdfast.activities.models.failures import cut_short
 from holdfast.contracts.messages import Message, ModelCall, ModelReply, ToolCall
 from holdfast.flows.params import ModelParams
 from holdfast.flows.shapes import is_object
@@ -62,6 +63,23 @@ def _options(connection: Connection) -> dict[str, Any]:
         "api_key": connection.api_key.get_secret_value() if connection.api_key else "none",
         "default_headers": {name: value.get_secret_value() for name, value in connection.headers.items()},
     }
+
+
+class Pieces(Protocol):
+    """A streamed reply, put together."""
+
+    def add(self, piece: Any, /) -> None: ...
+
+    def reply(self, model: str) -> ModelReply: ...
+
+
+async def put_together(stream: Any, pieces: Pieces, sdk: Any, model: str) -> ModelReply:
+    """All of a stream; ExternalError when it breaks off."""
+    with cut_short(sdk, model):
+        async with stream:
+            async for piece in stream:
+                pieces.add(piece)
+    return pieces.reply(model)
 
 
 def tool_call(call_id: str | None, name: str | None, text: str) -> ToolCall:

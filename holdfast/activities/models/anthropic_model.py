@@ -10,9 +10,9 @@ from typing import Any
 import anthropic
 
 from holdfast.activities.http import IDEMPOTENCY_HEADER
-from holdfast.activities.models.adapter import Clients, Request, tool_call
+from holdfast.activities.models.adapter import Clients, Request, put_together, tool_call
 from holdfast.activities.models.anthropic_messages import INVALID, OWN, conversation
-from holdfast.activities.models.failures import cut_short, empty, stream_cut, told_apart
+from holdfast.activities.models.failures import empty, stream_cut, told_apart
 from holdfast.activities.models.partial import Partial
 from holdfast.contracts.messages import Message, ModelReply, ToolCall, ToolSchema, Usage
 from holdfast.flows.shapes import is_object
@@ -52,7 +52,9 @@ class AnthropicModel:
                 extra_body=body,
                 extra_headers={IDEMPOTENCY_HEADER: request.call.idempotency_key},
             )
-        return await _streamed(answer, model) if request.call.stream else reply_of(answer, model)
+        if request.call.stream:
+            return await put_together(answer, Pieces(), anthropic, model)
+        return reply_of(answer, model)
 
     async def close(self) -> None:
         await self._clients.close()
@@ -144,15 +146,6 @@ def usage_of(usage: Any) -> Usage:
         cached_tokens=cached,
         reasoning_tokens=getattr(usage.output_tokens_details, "thinking_tokens", None) or 0,
     )
-
-
-async def _streamed(stream: Any, model: str) -> ModelReply:
-    pieces = Pieces()
-    with cut_short(anthropic, model):
-        async with stream:
-            async for event in stream:
-                pieces.add(event)
-    return pieces.reply(model)
 
 
 class Pieces:

@@ -7,8 +7,8 @@ from typing import Any
 import openai
 
 from holdfast.activities.http import IDEMPOTENCY_HEADER
-from holdfast.activities.models.adapter import Clients, Request, tool_call
-from holdfast.activities.models.failures import cut_short, empty, stream_cut, told_apart
+from holdfast.activities.models.adapter import Clients, Request, put_together, tool_call
+from holdfast.activities.models.failures import empty, stream_cut, told_apart
 from holdfast.activities.models.partial import Partial
 from holdfast.contracts.messages import ImagePart, Message, ModelReply, Part, TextPart, ToolCall, ToolSchema, Usage
 
@@ -30,7 +30,9 @@ class OpenAiModel:
                 extra_body=body,
                 extra_headers={IDEMPOTENCY_HEADER: request.call.idempotency_key},
             )
-        return await _streamed(answer, model) if request.call.stream else reply_of(answer, model)
+        if request.call.stream:
+            return await put_together(answer, Pieces(), openai, model)
+        return reply_of(answer, model)
 
     async def close(self) -> None:
         await self._clients.close()
@@ -156,15 +158,6 @@ def usage_of(usage: Any) -> Usage:
         cached_tokens=getattr(usage.prompt_tokens_details, "cached_tokens", None) or 0,
         reasoning_tokens=getattr(usage.completion_tokens_details, "reasoning_tokens", None) or 0,
     )
-
-
-async def _streamed(stream: Any, model: str) -> ModelReply:
-    pieces = Pieces()
-    with cut_short(openai, model):
-        async with stream:
-            async for chunk in stream:
-                pieces.add(chunk)
-    return pieces.reply(model)
 
 
 class Pieces:

@@ -37,7 +37,7 @@ from holdfast.starter.api.schemas import (
 )
 from holdfast.starter.api.tenants import Clients, Connect, FlowFiles
 from holdfast.starter.client import HoldfastClient
-from holdfast.starter.errors import RunExistsError
+from holdfast.starter.errors import RunExistsError, RunNotFoundError
 from holdfast.starter.events import StreamEvent
 from holdfast.starter.runs import RunDetail
 
@@ -387,7 +387,7 @@ async def socket(websocket: WebSocket, run_id: str, after: int = 0, tokens: bool
         tenant = _admitted(state, header, websocket.client.host if websocket.client else "unknown")
         client: HoldfastClient = await state.clients.of(tenant.namespace)
         await client.get_run(run_id)
-    except Exception as error:
+    except (ProblemError, RunNotFoundError) as error:
         # A socket is refused before it is accepted: there is no place for a problem document.
         await websocket.close(4401 if isinstance(error, ProblemError) else 4404, str(error)[:120])
         return

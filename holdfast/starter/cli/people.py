@@ -78,7 +78,7 @@ def _send(options: argparse.Namespace, answer: HumanAnswer) -> int:
         run_id, request_id = options.run, options.request
         if request_id is None:
             # The run that people know may have its questions in a flow inside it.
-            run_id, request_id = await _only(client.inbox(options.run), options.run)
+            run_id, request_id = _only(await client.inbox(options.run), options.run)
         receipt = await client.send_input(run_id, answer, request_id=request_id, by=by)
         _report(options, receipt)
         return FINISHED
@@ -86,9 +86,8 @@ def _send(options: argparse.Namespace, answer: HumanAnswer) -> int:
     return with_session(options, work)
 
 
-async def _only(asking: Any, run: str) -> tuple[str, str | None]:
+def _only(requests: list[OpenRequest], run: str) -> tuple[str, str | None]:
     """The one question of a run that is open; the run itself decides when the list has none yet."""
-    requests: list[OpenRequest] = await asking
     if len(requests) > 1:
         open_ = "\n".join(f"  {request.id}  {request.path}: {request.prompt}" for request in requests)
         raise UsageError(f"[cli/which-request] run {run!r} asks several questions; name one:\n{open_}")
