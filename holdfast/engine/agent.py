@@ -215,8 +215,7 @@ class _Agent(NodeDriver):
             extend={"prompt_messages": [reply.message]},
             merge={"intermediate_steps": {str(loop): step}},
             usage=reply.usage.model_dump(),
-            detail=self._position(loop)
-            | ({"thought": thought, "tools": names} if calls else {"answer": decision.answer}),
+            detail=self._position(loop) | said,
         )
 
     # The tools

@@ -42,7 +42,8 @@ def note(event: str, context: dict[str, Any], **more: Any) -> None:
 
 
 def _held(event: str, context: dict[str, Any]) -> bool:
-    return (Path(os.environ["CHAOS_CONTROL"]) / f"{context['run_id']}.{context['node_id']}.{event}").exists()
+    name = f"{context['run_id']}.{context['node_id']}.{event}".replace("/", "~")
+    return (Path(os.environ["CHAOS_CONTROL"]) / name).exists()
 
 
 def hold(event: str, context: dict[str, Any]) -> None:

@@ -83,7 +83,8 @@ class Stage:
         return "\n".join(worker.log.read_text(errors="replace") for worker in self._workers)
 
     def hold(self, run: str, node: str, event: str) -> None:
-        (self._control / f"{run}.{node}.{event}").touch()
+        # A node inside another one, and a run inside another one, have a slash in their name.
+        (self._control / f"{run}.{node}.{event}".replace("/", "~")).touch()
 
     def release(self, run: str = "*", node: str = "*") -> None:
         for path in self._control.glob(f"{run}.{node}.*"):

@@ -1,17 +1,36 @@
 """Agents, maps, orchestrators and nested flows on the real server. Models are scripted; tools are real functions."""
 
 import json
+import threading
+from collections.abc import Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import Agent, Flow, FlowFailedError, GraphOrchestrator, Http, Map, Python, RunConfig, SubFlow, state
+from examples.models import model
+from holdfast import (
+    Agent,
+    Flow,
+    FlowFailedError,
+    GraphOrchestrator,
+    Http,
+    Map,
+    Memory,
+    Python,
+    RunConfig,
+    SubFlow,
+    Tool,
+    state,
+)
 from holdfast.checkpoints.models import CheckpointStatus
 from holdfast.checkpoints.validation import validate_checkpoint
 from holdfast.contracts import names
 from holdfast.flows.check import ensure
+from holdfast.flows.params import ModelParams
 from holdfast.flows.spec import FlowSpec
+from holdfast.starter import embedded
 from holdfast.starter.rebuild import executions
 from tests.integration import agent_tools
 from tests.integration.conftest import Bench
@@ -324,3 +343,95 @@ async def test_a_conversation_of_more_than_a_hundred_messages_loses_none_over_se
     ]
     assert len(agent_tools.counted()) == 60
     assert len(chain) > 1
+
+
+class Board(Memory):
+    """A memory of one's own: in this process."""
+
+    name = "board"
+
+    def __init__(self) -> None:
+        self.written: dict[str, list[dict[str, Any]]] = {}
+
+    def read(self, context: Mapping[str, Any], limit: int) -> Sequence[Mapping[str, Any]]:
+        return [entry for messages in self.written.values() for entry in messages][-limit:]
+
+    def write(self, key: str, context: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
+        self.written[key] = [dict(message) for message in messages]
+
+
+@pytest.mark.req("AG-5")
+def test_an_agent_keeps_its_conversations_in_a_memory_of_ones_own(
+    temporal: embedded.Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", temporal.address)
+    board = Board()
+    agents = [Agent(id="a", llm=scripted("hello", "again"), memory=board) for _ in range(2)]
+    runs = [
+        Flow(nodes=[agent], id="board").run_sync({"input": words})
+        for agent, words in zip(agents, ("one", "two"), strict=True)
+    ]
+
+    assert runs[1].output["a"]["output"]["content"] == "again"
+    assert [[entry["content"] for entry in messages] for messages in board.written.values()] == [
+        ["one", "hello"], ["two", "again"],
+    ]  # fmt: skip
+
+
+@pytest.mark.req("AG-5")
+async def test_an_http_tool_is_called_with_the_models_arguments_and_a_key(bench: Bench) -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append((self.path, self.headers["Idempotency-Key"]))
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(b'{"degrees": 7}')
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    weather = Http(id="weather", url=f"http://127.0.0.1:{server.server_address[1]}/{{{{ city }}}}")
+    agent = Agent(
+        id="a", llm=scripted(calls(("weather", {"city": "Lund"})), "cold"), tools=[Tool(weather, input_schema=schema)]
+    )
+    await bench.worker()
+    run_id = await bench.start(spec(agent), {"input": "go"})
+    await bench.client.result(run_id)
+    messages = (await bench.client.latest_checkpoint(run_id)).node_states["a"].internal_state["prompt_messages"]
+    server.shutdown()
+    server.server_close()
+
+    assert seen == [("/Lund", f"{run_id}/a/loop[1]/weather[0]")]
+    assert '"degrees": 7' in messages[2]["content"]
+
+
+@pytest.mark.req("OR-3", "FL-7")
+async def test_a_map_of_whole_flows_has_a_run_for_every_item(bench: Bench) -> None:
+    await bench.worker()
+    inner = Flow(nodes=[Python(id="twice", code="def run(x): return x['n'] * 2")], id="inner")
+    run_id = await bench.start(spec(Map(id="all", node=SubFlow(id="sub", flow=inner))), {"input": [{"n": 1}, {"n": 2}]})
+    output = (await bench.client.result(run_id)).output["all"]["output"]["output"]
+    child = await bench.client.latest_checkpoint(f"{run_id}/all[1]")
+
+    assert [entry["twice"]["output"] for entry in output] == [2, 4]
+    assert child.metadata["parent_run_id"] == run_id
+
+
+def test_the_examples_ask_a_real_model_where_there_is_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HOLDFAST_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    chosen = [model("x")]
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    chosen.append(model("x"))
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("HOLDFAST_MODEL", "mine")
+    chosen.append(model("x"))
+
+    assert [ModelParams.model_validate(entry).provider for entry in chosen] == ["scripted", "anthropic", "openai"]
+    assert chosen[2]["model"] == "mine"

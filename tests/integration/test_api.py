@@ -18,11 +18,12 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from holdfast import HoldfastClient
+from holdfast import FlowSpec, HoldfastClient, RunConfig
 from holdfast.starter.api.access import Tokens
 from holdfast.starter.api.app import Settings, create_app
 from holdfast.starter.connecting import NotReachableError, connect, ensure_search_attributes
 from holdfast.starter.embedded import free_port
+from holdfast.starter.rebuild import executions as executions_of
 from tests.integration.conftest import Bench
 from tests.servers.llm import LlmServer
 
@@ -410,3 +411,56 @@ async def test_partial_texts_are_streamed_outside_the_history(
     assert all(event["id"] is None for event in events if event["event"] == "tokens")
     # Streaming leaves no trace in the run.
     assert lengths[0] == lengths[1]
+
+
+@pytest.mark.req("RT-3", "AG-6")
+async def test_a_stream_follows_an_agent_through_several_executions_and_tells_what_it_says(
+    api: Api, bench: Bench
+) -> None:
+    call = {"content": "I look.", "tool_calls": [{"name": "look", "arguments": {"input": "x"}}]}
+    tool = {"id": "look", "type": "python", "code": "def run(x): return 'seen'", "reuse": False}
+    llm = {"model": "m", "provider": "scripted", "replies": [call] * 6 + ["the end"]}
+    flow = FlowSpec.model_validate(
+        {
+            "id": "told",
+            "checkpoint": {"checkpoint_mid_agent_loop": True},
+            "nodes": [{"id": "a", "type": "agent", "params": {"llm": llm, "tools": [tool]}}],
+        }
+    )
+    run_id = await bench.start(flow, {"input": "go"}, RunConfig(continue_after_events=15))
+    live = await api.events(run_id)
+    drained = await api.events(run_id)
+    executions = [history async for history in executions_of(bench.client.temporal, run_id)]
+    thoughts = [event["data"]["thought"] for event in live if event["event"] == "model_replied"]
+    loops = [event["data"] for event in live if event["event"] == "loop_completed"]
+
+    assert live == drained
+    assert [event["id"] for event in live] == sorted({event["id"] for event in live})
+    assert len(executions) > 2
+    assert thoughts == ["I look."] * 6
+    assert [event["data"]["observation"] for event in live if event["event"] == "tool_completed"] == ["seen"] * 6
+    assert next(event["data"]["answer"] for event in live if event["event"] == "answered") == "the end"
+    assert loops == [{"loop": number, "max_loops": 15} for number in range(1, 7)]
+    # Each loop is announced as a checkpoint, because the author wants those inside a node too.
+    announced = {event["seq"] for event in live if event["event"] == "checkpoint_created"}
+    assert {event["seq"] for event in live if event["event"] == "loop_completed"} <= announced
+
+
+@pytest.mark.req("RT-3")
+async def test_a_client_that_never_reads_slows_nobody_down(api: Api, bench: Bench) -> None:
+    text = "x" * 20_000
+    nodes = {f"n{number}": {"type": "transform", "template": text} for number in range(50)}
+    run_id = await api.run({"id": "wide", "nodes": nodes})
+    host, port = api.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET /runs/{run_id}/stream HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    await writer.drain()
+    # It has asked for more than any buffer on the way holds, and reads none of it.
+    async with asyncio.timeout(20):
+        result = await bench.client.result(run_id)
+    other = await api.events(run_id)
+    reader.feed_eof()
+    writer.close()
+
+    assert len(result.output) == 50
+    assert other[-2]["event"] == "run_completed"
