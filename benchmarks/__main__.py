@@ -19,6 +19,7 @@ from benchmarks.mapping import mapping
 from benchmarks.measuring import Line, compiled
 from benchmarks.parked import parked
 from benchmarks.reading import read
+from benchmarks.resuming import resume
 from benchmarks.stepping import chain, concurrent, fanout
 
 BENCHMARKS: dict[str, Callable[[], Awaitable[list[Line]]]] = {
@@ -29,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[list[Line]]]] = {
     "growth": growth,
     "parked": parked,
     "read": read,
+    "resume": resume,
     "cli": cli,
 }
 

@@ -18,6 +18,7 @@ from holdfast.flows.spec import FlowSpec, NodeSpec
 _ITEMS = 1000
 _MANY = 10_000
 _WINDOW = 100
+_EARLY = 1000
 _KILL_AT = 0.6
 
 
@@ -61,21 +62,39 @@ async def _killed(on: Stage) -> Line:
         worker = _worker(on, journal)
         running = asyncio.create_task(_run_map(on, map_of(_WINDOW), _MANY))
         try:
-            while not running.done() and journal.read_bytes().count(b"\n") < _MANY * _KILL_AT:
-                await asyncio.sleep(0.2)
-            assert not running.done()
+            await _until(journal, _EARLY, running)
+            memory = {f"rss_mb_at_{_EARLY}": _memory(worker)}
+            await _until(journal, round(_MANY * _KILL_AT), running)
+            memory[f"rss_mb_at_{round(_MANY * _KILL_AT)}"] = _memory(worker)
             worker.kill()
             worker.wait()
             worker = _worker(on, journal)
             await running
+            memory["rss_mb_second_worker"] = _memory(worker)
         finally:
             worker.kill()
             worker.wait()
         counts = Counter(journal.read_text().split())
     again = sum(number - 1 for number in counts.values())
-    extra = {"items": _MANY, "executions": counts.total(), "killed_at": _KILL_AT, "window": _WINDOW}
+    extra = {"items": _MANY, "executions": counts.total(), "killed_at": _KILL_AT, "window": _WINDOW, **memory}
     assert len(counts) == _MANY
     return Line("map_killed", again, "items run twice", "at most", _WINDOW, extra)
+
+
+async def _until(journal: Path, items: int, running: asyncio.Task[None]) -> None:
+    """Waits until so many items have run, and not for ever: a run that fails before is raised here."""
+    while journal.read_bytes().count(b"\n") < items:
+        if running.done():
+            await running
+            raise AssertionError(f"the run ended before {items} items had run")
+        await asyncio.sleep(0.05)
+
+
+def _memory(process: subprocess.Popen[Any]) -> float:
+    """What the process holds now (its resident set), in megabytes."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    [kilobytes] = [line.split()[1] for line in lines if line.startswith("VmRSS:")]
+    return round(int(kilobytes) / 1024, 1)
 
 
 def _worker(on: Stage, journal: Path) -> subprocess.Popen[Any]:

@@ -13,7 +13,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from benchmarks.bare_workflows import BareChain, BareFanout
-from benchmarks.steps import BenchItem, BenchPureStep, BenchStep, bare_step
+from benchmarks.steps import BenchItem, BenchMark, BenchPureStep, BenchStep, bare_step
 from holdfast.activities.registry import Registry
 from holdfast.flows.spec import FlowSpec
 from holdfast.starter import embedded
@@ -56,7 +56,7 @@ class Stage:
     async def flow_worker(self, *, max_cached_workflows: int = CACHED_RUNS) -> AsyncGenerator[Worker]:
         """A Holdfast worker with the benchmarks' nodes."""
         registry = Registry()
-        for node in (BenchStep, BenchPureStep, BenchItem):
+        for node in (BenchStep, BenchPureStep, BenchItem, BenchMark):
             registry.add_class(node)
         async with running_worker(
             self.client,

@@ -1,12 +1,14 @@
 """The work that is measured: one trivial step, as a bare activity, as an effectful node and as a pure node."""
 
+import asyncio
 import os
+import time
 from typing import Any
 
 from pydantic import BaseModel
 from temporalio import activity
 
-from holdfast.flows.nodes import Node
+from holdfast.flows.nodes import Node, NonRetryableError
 
 JOURNAL = "BENCH_JOURNAL"
 TEXT = "a step's text is about as long as this, so that payloads are not empty"
@@ -43,6 +45,28 @@ class BenchItem(Node):
             os.write(handle, f"{input_data}\n".encode())
             os.close(handle)
         return {"number": input_data + 1}
+
+
+_BEGUN: dict[str, float] = {}
+
+
+class BenchMark(BenchStep):
+    """Says when it began; a chain's last one fails then."""
+
+    fails: bool = False
+
+    async def execute(self, input_data: Any, **kwargs: Any) -> Any:
+        _BEGUN.setdefault(kwargs["run_id"], time.perf_counter())
+        if self.fails:
+            raise NonRetryableError("to be resumed from")
+        return await super().execute(input_data)
+
+    @classmethod
+    async def first(cls, run_id: str) -> float:
+        """When the first of them in a run began."""
+        while run_id not in _BEGUN:
+            await asyncio.sleep(0.0005)
+        return _BEGUN[run_id]
 
 
 class BenchPureStep(BenchStep):

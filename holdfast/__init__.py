@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.checkpoints.editing import EditError
     from holdfast.checkpoints.models import (
         CheckpointStatus,
         CheckpointSummary,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from holdfast.starter.client import HoldfastClient
     from holdfast.starter.connecting import NotReachableError
     from holdfast.starter.errors import (
+        AlreadyResumedError,
         AnswerRefusedError,
         FlowFailedError,
         NoCheckpointError,
@@ -80,9 +82,12 @@ if TYPE_CHECKING:
     )
     from holdfast.starter.people import OpenRequest
     from holdfast.starter.runs import RunDetail, RunInfo, RunnableResult
+    from holdfast.starter.store import CheckpointStore
     from holdfast.starter.sync import SyncHoldfastClient
+    from holdfast.starter.travel import Changes
 
 _HOMES = {
+    "holdfast.checkpoints.editing": ("EditError",),
     "holdfast.checkpoints.models": (
         "CheckpointStatus",
         "CheckpointSummary",
@@ -166,6 +171,7 @@ _HOMES = {
     "holdfast.starter.client": ("HoldfastClient",),
     "holdfast.starter.connecting": ("NotReachableError",),
     "holdfast.starter.errors": (
+        "AlreadyResumedError",
         "AnswerRefusedError",
         "FlowFailedError",
         "NoCheckpointError",
@@ -175,12 +181,14 @@ _HOMES = {
         "RunNotFoundError",
     ),
     "holdfast.starter.people": ("OpenRequest",),
-    "holdfast.starter.sync": ("SyncHoldfastClient",),
     "holdfast.starter.runs": (
         "RunDetail",
         "RunInfo",
         "RunnableResult",
     ),
+    "holdfast.starter.store": ("CheckpointStore",),
+    "holdfast.starter.sync": ("SyncHoldfastClient",),
+    "holdfast.starter.travel": ("Changes",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -188,17 +196,21 @@ __all__ = [
     "END",
     "Activity",
     "Agent",
+    "AlreadyResumedError",
     "AnswerRefusedError",
     "Caching",
+    "Changes",
     "CheckpointConfig",
     "CheckpointMixin",
     "CheckpointStatus",
+    "CheckpointStore",
     "CheckpointSummary",
     "CheckpointableNode",
     "Choice",
     "Condition",
     "Delay",
     "Dependency",
+    "EditError",
     "ErrorHandling",
     "Flow",
     "FlowCheckpoint",

@@ -143,36 +143,51 @@ class Flow:
         input_data: Any = None,
         *,
         resume_from: str | FlowCheckpoint | None = None,
+        fork_from: str | FlowCheckpoint | None = None,
         run_id: str | None = None,
         config: RunConfig | None = None,
     ) -> RunnableResult:
-        """Runs the flow to its end. With `resume_from` only what that checkpoint had not completed is executed."""
-        return _engine.submit(self._run(input_data, resume_from, run_id, config)).result()
+        """Runs the flow to its end. With `resume_from` only what that checkpoint had not completed is executed.
+
+        A run is resumed once, and its successor has an id that follows from its own; `fork_from` is the same for a new
+        run beside it, as often as you like.
+        """
+        return _engine.submit(self._run(input_data, resume_from, fork_from, run_id, config)).result()
 
     async def run_async(
         self,
         input_data: Any = None,
         *,
         resume_from: str | FlowCheckpoint | None = None,
+        fork_from: str | FlowCheckpoint | None = None,
         run_id: str | None = None,
         config: RunConfig | None = None,
     ) -> RunnableResult:
         """The same for async callers. Their event loop is not used, so it may be busy."""
-        return await asyncio.wrap_future(_engine.submit(self._run(input_data, resume_from, run_id, config)))
+        return await asyncio.wrap_future(_engine.submit(self._run(input_data, resume_from, fork_from, run_id, config)))
 
     async def _run(
-        self, input_data: Any, resume_from: str | FlowCheckpoint | None, run_id: str | None, config: RunConfig | None
+        self,
+        input_data: Any,
+        resume_from: str | FlowCheckpoint | None,
+        fork_from: str | FlowCheckpoint | None,
+        run_id: str | None,
+        config: RunConfig | None,
     ) -> RunnableResult:
+        if resume_from is not None and (fork_from is not None or run_id is not None):
+            raise ValueError("a run that is resumed has its own id: give 'fork_from' and 'run_id' for another one")
         spec = self.spec()
         registry = Registry()
         registry.add_flow(self)
         # A queue of the flow's own: only this process knows its nodes. After a crash, the same flow takes it up again.
         client = await _engine.client(f"{DEFAULT_TASK_QUEUE}-{self.id}")
         async with running_worker(client.temporal, task_queue=client.task_queue, registry=registry, graceful_seconds=1):
-            if resume_from is None:
-                started = await client.start(spec, input_data, run_id=run_id, config=config)
+            if resume_from is not None:
+                started = await client.resume(resume_from, flow=spec, input_data=input_data)
+            elif fork_from is not None:
+                started = await client.fork(fork_from, flow=spec, input_data=input_data, run_id=run_id)
             else:
-                started = await client.resume(resume_from, flow=spec, input_data=input_data, run_id=run_id)
+                started = await client.start(spec, input_data, run_id=run_id, config=config)
             self._runs.append(started)
             return await client.result(started)
 

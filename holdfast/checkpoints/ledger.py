@@ -35,12 +35,18 @@ class RunStarted(_Base):
 
 
 class RunResumed(_Base):
-    """The run goes on from another run's checkpoint: `kept` will not be executed again, `forgotten` will."""
+    """The run goes on from another run's checkpoint.
+
+    `kept` will not be executed again, `forgotten` goes on from the state it was in, `reset` starts from nothing.
+    `edited` says what a person has changed on the way.
+    """
 
     kind: Literal["run_resumed"] = "run_resumed"
     checkpoint_id: str
     kept: list[str] = Field(default_factory=list[str])
     forgotten: list[str] = Field(default_factory=list[str])
+    reset: list[str] = Field(default_factory=list[str])
+    edited: list[str] = Field(default_factory=list[str])
     warnings: list[str] = Field(default_factory=list[str])
 
 
@@ -363,9 +369,14 @@ def _resume(state: CheckpointRecord, transition: RunResumed) -> None:
     for path, inside in state.node_states.items():
         if is_nested(path) and root_of(path) in forgotten and inside.status == RunnableStatus.RUNNING:
             state.node_states[path] = inside.model_copy(update={"status": RunnableStatus.UNDEFINED})
-    state.completed_node_ids = [node_id for node_id in state.completed_node_ids if node_id not in forgotten]
+    for node_id in transition.reset:
+        for path in [path for path in state.node_states if is_within(path, node_id)]:
+            del state.node_states[path]
+        _forget_approvals(state, node_id)
+    again = dict.fromkeys([*transition.forgotten, *transition.reset])
+    state.completed_node_ids = [node_id for node_id in state.completed_node_ids if node_id not in again]
     known_pending = set(state.pending_node_ids)
-    state.pending_node_ids += [node_id for node_id in transition.forgotten if node_id not in known_pending]
+    state.pending_node_ids += [node_id for node_id in again if node_id not in known_pending]
 
 
 def fold(base: CheckpointRecord, transitions: Iterable[Transition]) -> CheckpointRecord:

@@ -83,9 +83,14 @@ def to_yaml(checkpoint: CheckpointRecord) -> str:
     return yaml.dump(seal(checkpoint), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True)
 
 
+def plain_yaml(text: str | bytes) -> Any:
+    """YAML as JSON has it: dates stay text, so that a checksum still fits."""
+    return yaml.load(text, _PlainLoader)  # noqa: S506 (a SafeLoader)
+
+
 def from_yaml(text: str) -> FlowCheckpoint:
     try:
-        data = yaml.load(text, _PlainLoader)  # noqa: S506 (a SafeLoader)
+        data = plain_yaml(text)
     except (yaml.YAMLError, ValueError) as error:
         raise InvalidCheckpointError([f"it is not whole YAML: {error}"]) from error
     return unseal(data)

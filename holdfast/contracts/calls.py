@@ -1,12 +1,21 @@
 """What crosses the line between workflow, activities and starters. New fields always have a default."""
 
+import base64
+import zlib
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic_core import from_json
 
 from holdfast.checkpoints.models import CheckpointRecord, RunnableStatus
+from holdfast.checkpoints.resuming import ResumePlan
+from holdfast.flows.shapes import is_object
 from holdfast.flows.spec import LONGEST_SECONDS, FlowSpec, NodeSpec
+
+_PACKED = "zlib"
+_SMALL = 16_000
+_LARGEST = 2**30
 
 
 class Wire(BaseModel):
@@ -23,20 +32,64 @@ class RunConfig(Wire):
     heartbeat_seconds: float = Field(default=8.0, gt=0, le=LONGEST_SECONDS)
 
 
+def _pack(checkpoint: CheckpointRecord) -> Any:
+    """A large checkpoint is compressed: it is written again whenever a run is carried over or resumed."""
+    data = checkpoint.model_dump_json().encode()
+    if len(data) < _SMALL:
+        return checkpoint.model_dump(mode="json")
+    return {_PACKED: base64.b64encode(zlib.compress(data, 1)).decode()}
+
+
+def _unpack(given: Any) -> Any:
+    if not is_object(given) or list(given) != [_PACKED]:
+        return given
+    try:
+        return from_json(zlib.decompressobj().decompress(base64.b64decode(given[_PACKED]), _LARGEST))
+    except (zlib.error, ValueError, TypeError) as error:
+        raise ValueError(f"the packed checkpoint is damaged: {error}") from error
+
+
+PackedCheckpoint = Annotated[CheckpointRecord, BeforeValidator(_unpack), PlainSerializer(_pack, when_used="json")]
+
+
+class InnerRun(Wire):
+    """How far a flow inside a run had come, and the definition it had."""
+
+    flow: FlowSpec
+    checkpoint: PackedCheckpoint
+
+
 class FlowStart(Wire):
     """The one argument of `FlowRun`. Anyone may start it by name with just `flow` and `input_data`."""
 
     flow: FlowSpec
     input_data: Any = None
     config: RunConfig = Field(default_factory=RunConfig)
-    base: CheckpointRecord | None = None
+    base: PackedCheckpoint | None = None
     resumed_from: str | None = None
+    plan: ResumePlan | None = None
+    """What becomes of the checkpoint's nodes. Made by whoever starts the run, and pinned here; found out if missing."""
+    children: dict[str, InnerRun] = Field(default_factory=dict[str, InnerRun])
+    """The flows inside the resumed run that had not ended, by their path in it."""
+    paused: bool = False
+    """Nothing is to begin before somebody lets it: an imported checkpoint, to be looked at first."""
     key_base: str | None = None
     """What idempotency keys start with. A resumed run keeps its parent's: one key for one effect."""
     parent_checkpoint_id: str | None = None
     """For a flow inside another one: the checkpoint of the outer run at which it was started."""
     kept_answers: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
     """Answers that came before their question, when the run goes on in a new execution."""
+
+
+class Started(Wire):
+    """What is asked of a run's argument by whoever goes on from the run. The rest of it may be large."""
+
+    flow: FlowSpec
+    config: RunConfig = Field(default_factory=RunConfig)
+    outer: str | None = None
+    """For a flow inside a run: the outermost run."""
+    family: str | None = None
+    """The first of the runs that it comes from."""
 
 
 class NodeOutcome(Wire):
@@ -55,6 +108,8 @@ class FlowResult(Wire):
     run_id: str
     output: dict[str, NodeOutcome] = Field(default_factory=dict[str, NodeOutcome])
     checkpoint: dict[str, Any] = Field(default_factory=dict[str, Any])
+    started: Started | None = None
+    """Of a run that failed: who resumes it finds all that is needed in one place."""
 
 
 class NodeCall(Wire):

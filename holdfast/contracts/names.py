@@ -25,10 +25,18 @@ UPDATE_ANSWER = "answer"
 ATTRIBUTE_STATUS = "HoldfastStatus"
 ATTRIBUTE_FLOW = "HoldfastFlow"
 ATTRIBUTE_REQUESTS = "HoldfastRequests"
+ATTRIBUTE_FAMILY = "HoldfastFamily"
+ATTRIBUTES = {
+    ATTRIBUTE_FLOW: "Keyword",
+    ATTRIBUTE_STATUS: "Keyword",
+    ATTRIBUTE_FAMILY: "Keyword",
+    ATTRIBUTE_REQUESTS: "KeywordList",
+}
 
 MEMO_PROGRESS = "holdfast_progress"
 MEMO_SNAPSHOT = "holdfast_snapshot"
 MEMO_REQUESTS = "holdfast_requests"
+MEMO_ORIGIN = "holdfast_origin"
 
 FLOW_FAILED = "FlowFailed"
 FLOW_DEFINITION = "FlowDefinition"

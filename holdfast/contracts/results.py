@@ -4,6 +4,7 @@ from typing import Any
 
 from holdfast.checkpoints.models import CheckpointRecord
 from holdfast.checkpoints.serial import seal
+from holdfast.checkpoints.validation import InvalidCheckpointError
 from holdfast.contracts.calls import FlowResult
 
 _SHARED = {"input_data": "input", "output_data": "output", "error": "error", "status": "status"}
@@ -23,12 +24,21 @@ def pack(record: CheckpointRecord, status: str) -> FlowResult:
 
 def unpack(result: FlowResult) -> dict[str, Any]:
     """The sealed checkpoint, whole again, so that its checksum can be verified."""
-    data = dict(result.checkpoint)
-    outcomes = {node_id: outcome.model_dump(mode="json") for node_id, outcome in result.output.items()}
-    data["node_states"] = {
-        node_id: {**state, **{name: outcomes[node_id][short] for name, short in _SHARED.items()}}
-        if node_id in outcomes
-        else state
-        for node_id, state in data.get("node_states", {}).items()
-    }
-    return data
+    return unpack_data(result.model_dump(mode="json"))
+
+
+def unpack_data(result: dict[str, Any]) -> dict[str, Any]:
+    """The same from a result as it lies in the history; InvalidCheckpointError when it is damaged beyond that."""
+    try:
+        outcomes: dict[str, dict[str, Any]] = result["output"]
+        sealed: dict[str, Any] = result["checkpoint"]
+        states: dict[str, dict[str, Any]] = sealed.get("node_states", {})
+        whole = {
+            node_id: {**state, **{name: outcomes[node_id][short] for name, short in _SHARED.items()}}
+            if node_id in outcomes
+            else state
+            for node_id, state in states.items()
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InvalidCheckpointError([f"it is not the result of a run: {error!r}"]) from error
+    return {**sealed, "node_states": whole}

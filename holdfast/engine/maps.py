@@ -75,8 +75,10 @@ class _Map(NodeDriver):
             "output": [done.get(str(index)) for index in self._indices],
             "failed_iterations": sorted(map(int, failed)),
         }
-        # The results are in the output now; kept here as well, they would be stored twice.
+        # The results are in the output now, if nothing transforms it; kept here as well, they would be stored twice.
         kept = {"total_iterations": len(self._items), "failed_iterations": failed}
+        if self._job.node.output_transformer is not None and failed:
+            kept["completed_iterations"] = done
         children = self._state.get("children")
         return NodeReply(output=output, internal_state=kept | ({"children": children} if children else {}))
 

@@ -6,6 +6,7 @@ event loop, in an order that depends only on the order in which the ports answer
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,7 +23,7 @@ from holdfast.checkpoints.ledger import (
     RunPaused,
 )
 from holdfast.checkpoints.models import RunnableStatus
-from holdfast.contracts.calls import NodeOutcome, NodeReply, PureBatch, PureOutcome
+from holdfast.contracts.calls import InnerRun, NodeOutcome, NodeReply, PureBatch, PureOutcome
 from holdfast.engine import rules
 from holdfast.engine.delays import wake_time
 from holdfast.engine.drivers import DRIVERS
@@ -40,7 +41,14 @@ from holdfast.flows.spec import FlowSpec, NodeSpec
 class FlowDriver:
     """Runs one flow from the state its ledger is in. Made for one run; not reusable."""
 
-    def __init__(self, flow: FlowSpec, ledger: Ledger, ports: Ports, key_base: str) -> None:
+    def __init__(
+        self,
+        flow: FlowSpec,
+        ledger: Ledger,
+        ports: Ports,
+        key_base: str,
+        children: Mapping[str, InnerRun] | None = None,
+    ) -> None:
         self._flow = flow
         self._ledger = ledger
         self._ports = ports
@@ -72,7 +80,7 @@ class FlowDriver:
         self._claimed: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._gate = Gate(ports.should_park, self._settled)
-        self._scope = Scope(flow.id, ledger, ports, self._gate, key_base, DRIVERS)
+        self._scope = Scope(flow.id, ledger, ports, self._gate, key_base, DRIVERS, children or {})
         self._idle: asyncio.Future[None] | None = None
 
     async def run(self) -> bool:
@@ -196,7 +204,8 @@ class FlowDriver:
             del self._tasks[name]
             self._pump()
             self._gate.leave()
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
+            # Cancelled, or thrown away with a run that a worker no longer keeps in memory.
             raise
         except BaseException as error:
             if self._idle is None or self._idle.done():

@@ -16,11 +16,11 @@ from holdfast.checkpoints.ledger import (
     Transition,
 )
 from holdfast.checkpoints.models import RunnableStatus
-from holdfast.contracts.calls import NodeCall, NodeReply, PureBatch, PureOutcome
+from holdfast.contracts.calls import InnerRun, NodeCall, NodeReply, PureBatch, PureOutcome
 from holdfast.contracts.messages import ModelCall, ModelReply
 from holdfast.engine.gate import Gate
 from holdfast.engine.ports import NodeError, Ports
-from holdfast.flows.ids import is_within
+from holdfast.flows.ids import is_within, root_of
 from holdfast.flows.kinds import COMPOSITE
 from holdfast.flows.params import ModelParams
 from holdfast.flows.selectors import transform
@@ -53,13 +53,21 @@ class Scope:
     """One for a run."""
 
     def __init__(
-        self, flow_id: str, ledger: Ledger, ports: Ports, gate: Gate, key_base: str, drivers: Mapping[str, Driver]
+        self,
+        flow_id: str,
+        ledger: Ledger,
+        ports: Ports,
+        gate: Gate,
+        key_base: str,
+        drivers: Mapping[str, Driver],
+        children: Mapping[str, InnerRun],
     ) -> None:
         self.flow_id = flow_id
         self.ledger = ledger
         self.ports = ports
         self.gate = gate
         self.key_base = key_base
+        self.children = children
         self._drivers = drivers
 
     @property
@@ -83,7 +91,15 @@ class Scope:
         self.record(NodeAdvanced(at=self.now(), path=path, event=event, **changes))
 
     def key(self, path: str) -> str:
-        return f"{self.key_base}/{path}"
+        """An idempotency key. What a person has changed on the way is other work, and has other keys."""
+        fresh: dict[str, str] = self.ledger.state.metadata.get("key_bases") or {}
+        return f"{fresh.get(root_of(path), self.key_base)}/{path}"
+
+    def children_of(self, path: str) -> dict[str, InnerRun]:
+        """The runs inside the one at `path`, as it names them."""
+        return {
+            name.removeprefix(f"{path}/"): known for name, known in self.children.items() if name.startswith(f"{path}/")
+        }
 
     async def run_inside(self, job: Job) -> NodeReply:
         """Runs a node inside another one. A composite one has a state of its own; any other is one activity."""

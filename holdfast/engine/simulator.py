@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from holdfast.checkpoints import values
 from holdfast.checkpoints.ledger import Ledger, RunStarted, Transition
 from holdfast.checkpoints.models import CheckpointRecord, CheckpointStatus
-from holdfast.checkpoints.resuming import plan_resume, rebase
+from holdfast.checkpoints.resuming import ResumePlan, plan_resume, rebase
 from holdfast.contracts.calls import FlowResult, FlowStart, NodeCall, NodeReply, PureBatch, PureReply
 from holdfast.contracts.messages import ModelCall, ModelReply, Usage
 from holdfast.contracts.names import OPEN_AGENT
@@ -80,6 +80,8 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._clock = _InstantSelector()
         super().__init__(self._clock)
+        # After a year, a nanosecond is less than what a float can tell apart: a timer would never be due.
+        self._clock_resolution = 1e-6
 
     def time(self) -> float:
         return self._clock.elapsed
@@ -110,13 +112,15 @@ class Simulation:
         if missing:
             raise NotScriptedError(missing)
 
-    def run(self, input_data: Any = None, base: CheckpointRecord | None = None) -> CheckpointRecord:
+    def run(
+        self, input_data: Any = None, base: CheckpointRecord | None = None, plan: ResumePlan | None = None
+    ) -> CheckpointRecord:
         """Runs from the beginning, or from a checkpoint, and returns the last state."""
         with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
-            runner.run(self.play(values.encode(input_data, "input"), base))
+            runner.run(self.play(values.encode(input_data, "input"), base, plan))
         return self.ledger.at()
 
-    async def play(self, input_data: Any, base: CheckpointRecord | None) -> None:
+    async def play(self, input_data: Any, base: CheckpointRecord | None, plan: ResumePlan | None = None) -> None:
         if base is None:
             ids = [node.id for node in self.flow.nodes]
             base = CheckpointRecord(
@@ -131,7 +135,7 @@ class Simulation:
             self.ledger.record(RunStarted(at=self.now()))
         else:
             self.started_at = base.updated_at
-            plan = plan_resume(self.flow, base)
+            plan = plan or plan_resume(self.flow, base)
             self.ledger = Ledger(rebase(base, self.flow, self._run_id))
             self.ledger.record(plan.transition(base.id, self.now()))
         while not await FlowDriver(self.flow, self.ledger, self, self._run_id).run():
@@ -164,7 +168,7 @@ class Simulation:
         inside = {name.removeprefix(f"{node.id}/"): scripted for name, scripted in self._script.items()}
         child = self.inside(start.flow, {**self._script, **inside}, run_id)
         child.started_at = self.started_at
-        await child.play(start.input_data, start.base)
+        await child.play(start.input_data, start.base, start.plan)
         state = child.ledger.state
         return pack(state, "completed" if state.status == CheckpointStatus.COMPLETED else "failed")
 

@@ -21,6 +21,14 @@ def split_checkpoint_id(text: str) -> tuple[RunId, int | None]:
     return RunId(text), None
 
 
+def successor(run: str) -> RunId:
+    """The one run that a run can be resumed as. The id follows from the other's: who comes second finds it taken."""
+    first, mark, number = run.rpartition("~")
+    if mark and number.isascii() and number.isdigit():
+        return RunId(f"{first}~{int(number) + 1}")
+    return RunId(f"{run}~2")
+
+
 # A path is a node's id, or leads from there to something inside it: `research/loop[3]/search[0]`, `each[17]`. Ids have
 # neither of the two characters.
 

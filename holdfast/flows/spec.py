@@ -7,7 +7,7 @@ Models here ignore unknown fields, because a run started by a newer version must
 from functools import lru_cache
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
 
 from holdfast.flows.conditions import Condition
 
@@ -20,24 +20,25 @@ class SpecModel(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    @model_serializer(mode="wrap")
-    def _compact(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        defaults = _defaults(type(self))
-        return {
-            name: value
-            for name, value in handler(self).items()
-            if name not in defaults or getattr(self, name) != defaults[name]
-        }
+    @model_serializer(mode="plain")
+    def _compact(self) -> dict[str, Any]:
+        # Writing every default out, only to leave it out, was most of what writing a definition took.
+        known, written = self.__dict__, _written(type(self))
+        kept = {name: known[name] for name, default in written if known[name] != default}
+        return {**kept, **(self.model_extra or {})}
+
+
+_REQUIRED = object()
 
 
 @lru_cache(maxsize=64)
-def _defaults(cls: type[BaseModel]) -> dict[str, Any]:
-    # Asking pydantic every time was most of what writing a definition took.
-    return {
-        name: field.get_default(call_default_factory=True)
+def _written(cls: type[BaseModel]) -> list[tuple[str, Any]]:
+    """The fields that are written, each with the value at which it is not."""
+    return [
+        (name, _REQUIRED if field.is_required() else field.get_default(call_default_factory=True))
         for name, field in cls.model_fields.items()
-        if not field.is_required()
-    }
+        if not field.exclude
+    ]
 
 
 class Dependency(SpecModel):

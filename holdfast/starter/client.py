@@ -1,23 +1,19 @@
 """HoldfastClient: start runs, look at them, and go on from their checkpoints. Async; `Flow` is the sync way in."""
 
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from temporalio.client import (
-    Client,
-    WorkflowExecution,
-    WorkflowExecutionStatus,
-    WorkflowFailureError,
-)
-from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 from temporalio.exceptions import CancelledError as TemporalCancelledError
 
 from holdfast.checkpoints import values
+from holdfast.checkpoints.diff import CheckpointDiff, diff
 from holdfast.checkpoints.ledger import Transition
-from holdfast.checkpoints.models import CheckpointRecord, CheckpointSummary, FlowCheckpoint, RunStatus
-from holdfast.checkpoints.serial import seal, unseal, unseal_record
+from holdfast.checkpoints.models import CheckpointSummary, FlowCheckpoint, RunStatus
+from holdfast.checkpoints.node_history import NodeMoment, node_history
+from holdfast.checkpoints.serial import unseal, unseal_record
 from holdfast.contracts import names
 from holdfast.contracts.calls import FlowResult, FlowStart, RunConfig
 from holdfast.contracts.people import AnswerMessage, AnswerReceipt, HumanAnswer
@@ -26,16 +22,16 @@ from holdfast.flows.ids import split_checkpoint_id
 from holdfast.flows.spec import FlowSpec
 from holdfast.starter import cursors
 from holdfast.starter.connecting import connect, ensure_search_attributes
-from holdfast.starter.errors import FlowFailedError, RunActiveError, RunCancelledError, RunExistsError
+from holdfast.starter.errors import FlowFailedError, NoSuchNodeError, RunCancelledError
 from holdfast.starter.events import StreamEvent
+from holdfast.starter.families import Member, family
 from holdfast.starter.people import OpenRequest, People, quoted
 from holdfast.starter.reader import RunReader
 from holdfast.starter.rebuild import started_with
-from holdfast.starter.runs import PendingNode, RunDetail, RunInfo, RunnableResult, run_status
+from holdfast.starter.runs import PendingNode, RunDetail, RunInfo, RunnableResult, info_of
+from holdfast.starter.starting import start_run
 from holdfast.starter.streaming import RunStream
-
-_STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
-_FLOW = SearchAttributeKey.for_keyword(names.ATTRIBUTE_FLOW)
+from holdfast.starter.travel import Changes, Traveller
 
 
 class HoldfastClient:
@@ -46,6 +42,7 @@ class HoldfastClient:
         self.task_queue = task_queue
         self._reader = RunReader(client)
         self.people = People(client, self._reader)
+        self.travel = Traveller(client, self._reader, task_queue)
 
     @classmethod
     async def connect(
@@ -63,7 +60,9 @@ class HoldfastClient:
         start = FlowStart(
             flow=ensure(flow), input_data=values.encode(input_data, "input"), config=config or RunConfig()
         )
-        return await self._start(start, run_id)
+        run_id = run_id or f"{flow.id}-{uuid.uuid4()}"
+        await start_run(self.temporal, self.task_queue, start, run_id)
+        return run_id
 
     async def resume(
         self,
@@ -71,56 +70,46 @@ class HoldfastClient:
         *,
         flow: FlowSpec | None = None,
         input_data: Any = None,
-        run_id: str | None = None,
+        edits: Mapping[str, Any] | None = None,
+        keep: Sequence[str] = (),
+        key: str | None = None,
     ) -> str:
-        """Starts a new run from a checkpoint (its id, a run's id for the latest, or the checkpoint itself).
+        """Starts the run that takes the place of one that has ended (a checkpoint's id, or a run's for its latest).
 
-        What had completed is not executed again. The definition is the one given, or the one the run had.
+        What had completed is not executed again. The definition is the one given, or the one the run had. A run is
+        resumed once: AlreadyResumedError names the run that is its successor. The same `key` again is the same resume.
         """
-        record = await self._record(checkpoint)
-        source = await started_with(self.temporal, record.run_id) if flow is None else None
-        definition = flow or (source.flow if source is not None else None)
-        assert definition is not None
-        start = FlowStart(
-            flow=ensure(definition),
-            input_data=values.encode(input_data, "input"),
-            config=source.config if source is not None else RunConfig(),
-            base=record,
-            resumed_from=record.id,
-            # The same keys for the same work: an effect whose reply was lost is not had twice.
-            key_base=(record.metadata.get("key_base") or record.run_id) if input_data is None else None,
-        )
-        return await self._start(start, run_id)
+        changes = Changes(flow=flow, input_data=input_data, edits=edits or {}, keep=keep)
+        return (await self.travel.resume(checkpoint, changes, key)).run_id
 
-    async def _record(self, checkpoint: str | FlowCheckpoint) -> CheckpointRecord:
-        if isinstance(checkpoint, FlowCheckpoint):
-            return unseal_record(seal(checkpoint))
-        run, seq = split_checkpoint_id(checkpoint)
-        if (await self._reader.status(run)) == WorkflowExecutionStatus.RUNNING:
-            raise RunActiveError(run)
-        return unseal_record(await (self._reader.latest(run) if seq is None else self._reader.at(run, seq)))
+    async def fork(
+        self,
+        checkpoint: str | FlowCheckpoint,
+        *,
+        flow: FlowSpec | None = None,
+        input_data: Any = None,
+        edits: Mapping[str, Any] | None = None,
+        keep: Sequence[str] = (),
+        run_id: str | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Starts a run of its own from a checkpoint of any run, also of one that goes on."""
+        changes = Changes(flow=flow, input_data=input_data, edits=edits or {}, keep=keep)
+        return (await self.travel.fork(checkpoint, changes, run_id=run_id, key=key)).run_id
 
-    async def _start(self, start: FlowStart, run_id: str | None) -> str:
-        flow = start.flow
-        run_id = run_id or f"{flow.id}-{uuid.uuid4()}"
-        try:
-            await self.temporal.start_workflow(
-                names.FLOW_RUN,
-                start,
-                id=run_id,
-                task_queue=self.task_queue,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                search_attributes=TypedSearchAttributes(
-                    [SearchAttributePair(_FLOW, flow.id), SearchAttributePair(_STATUS, RunStatus.RUNNING)]
-                ),
-                memo={names.MEMO_PROGRESS: {"done": 0, "total": len(flow.nodes), "skipped": 0, "failed": 0}},
-                static_summary=(flow.name or flow.id)[:200],
-                static_details=_details(flow),
-                request_eager_start=True,
-            )
-        except WorkflowAlreadyStartedError as error:
-            raise RunExistsError(run_id) from error
-        return run_id
+    async def rerun(
+        self,
+        checkpoint: str | FlowCheckpoint,
+        node_id: str,
+        *,
+        only_failed: bool = False,
+        flow: FlowSpec | None = None,
+        run_id: str | None = None,
+        key: str | None = None,
+    ) -> str:
+        """A fork that does a node, and all that comes after it, again; of a map, with `only_failed`, what failed."""
+        changes = Changes(flow=flow, rerun=[node_id], only_failed=only_failed)
+        return (await self.travel.fork(checkpoint, changes, run_id=run_id, key=key)).run_id
 
     async def result(self, run_id: str) -> RunnableResult:
         """Waits for the run to end. FlowFailedError or RunCancelledError when it did not end well."""
@@ -180,7 +169,7 @@ class HoldfastClient:
     async def get_run(self, run_id: str) -> RunDetail:
         """What Temporal knows of a run, without a worker."""
         description = await self._reader.describe(run_id)
-        info = await _info(description)
+        info = await info_of(description)
         pending = [
             PendingNode(
                 node_id=activity.activity_id,
@@ -220,7 +209,7 @@ class HoldfastClient:
             " AND ".join(conditions), page_size=min(limit, 1000), next_page_token=token
         )
         await pages.fetch_next_page()
-        found = [await _info(execution) for execution in pages.current_page or []]
+        found = [await info_of(execution) for execution in pages.current_page or []]
         return found, cursors.write(pages.next_page_token)
 
     async def latest_checkpoint(self, run_id: str) -> FlowCheckpoint:
@@ -228,8 +217,7 @@ class HoldfastClient:
 
     async def get_checkpoint(self, checkpoint_id: str) -> FlowCheckpoint:
         """By checkpoint id; a run's id means its latest."""
-        run, seq = split_checkpoint_id(checkpoint_id)
-        return unseal(await (self._reader.latest(run) if seq is None else self._reader.at(run, seq)))
+        return unseal(await self._checkpoint(checkpoint_id))
 
     async def list_checkpoints(self, run_id: str, limit: int | None = None) -> list[CheckpointSummary]:
         """A run's checkpoints, newest first."""
@@ -255,6 +243,28 @@ class HoldfastClient:
         """Another name for `resume`."""
         return await self.resume(checkpoint, **options)
 
+    async def diff(self, left: str, right: str) -> CheckpointDiff:
+        """What is different between two checkpoints, of one run or of two; a run's id means its latest."""
+        found = [unseal_record(await self._checkpoint(checkpoint)) for checkpoint in (left, right)]
+        return diff(found[0], found[1])
+
+    async def node_history(self, run_id: str, path: str, field: str | None = None) -> list[NodeMoment]:
+        """How a node, or one field of it, changed through a run."""
+        await self._reader.describe(run_id)
+        base, transitions = await self._reader.story(run_id)
+        try:
+            return node_history(base, transitions, path, field)
+        except (LookupError, ValueError) as error:
+            raise NoSuchNodeError(run_id, str(error)) from error
+
+    async def tree(self, run_id: str) -> list[Member]:
+        """The family of a run: what was resumed, forked and rerun from what."""
+        return await family(self.temporal, self._reader, run_id)
+
+    async def _checkpoint(self, checkpoint_id: str) -> dict[str, Any]:
+        run, seq = split_checkpoint_id(checkpoint_id)
+        return await (self._reader.latest(run) if seq is None else self._reader.at(run, seq))
+
     async def definition(self, run_id: str) -> FlowSpec:
         """The flow as the run was started with."""
         await self._reader.describe(run_id)
@@ -272,32 +282,3 @@ def _status_condition(status: RunStatus) -> str:
     # A run that no worker has taken up yet is listed with those that run.
     attribute = RunStatus.RUNNING if status == RunStatus.PENDING else status
     return f"ExecutionStatus = 'Running' AND {names.ATTRIBUTE_STATUS} = '{attribute}'"
-
-
-async def _info(execution: WorkflowExecution) -> RunInfo:
-    attributes = execution.typed_search_attributes
-    memo = await execution.memo()
-    progress: dict[str, int] = memo.get(names.MEMO_PROGRESS, {})
-    status = run_status(execution.status, attributes.get(_STATUS), execution.history_length)
-    total = progress.get("total", 0)
-    return RunInfo(
-        run_id=execution.id,
-        flow_id=attributes.get(_FLOW),
-        status=status,
-        started_at=execution.start_time,
-        closed_at=execution.close_time,
-        done=total if status == RunStatus.COMPLETED else progress.get("done", 0),
-        total=total,
-        task_queue=execution.task_queue,
-    )
-
-
-def _details(flow: FlowSpec) -> str:
-    """Markdown for the Temporal Web UI."""
-    lines = [flow.description or f"Flow `{flow.id}`", "", "| node | type | after |", "| --- | --- | --- |"]
-    for node in flow.nodes[:50]:
-        after = ", ".join(dependency.node for dependency in node.depends)
-        lines.append(f"| {node.id} | {node.type} | {after} |")
-    if len(flow.nodes) > 50:
-        lines.append(f"\n… and {len(flow.nodes) - 50} more nodes")
-    return "\n".join(lines)

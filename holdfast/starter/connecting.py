@@ -12,14 +12,12 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.service import RPCError, RPCStatusCode
 
-from holdfast.contracts.names import ATTRIBUTE_FLOW, ATTRIBUTE_REQUESTS, ATTRIBUTE_STATUS
+from holdfast.contracts.names import ATTRIBUTES
 
 _READY_SECONDS = 10.0
-_KEYWORD = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
-_ATTRIBUTES: dict[str, Any] = {
-    ATTRIBUTE_FLOW: _KEYWORD,
-    ATTRIBUTE_STATUS: _KEYWORD,
-    ATTRIBUTE_REQUESTS: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
+_KINDS: dict[str, Any] = {
+    "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "KeywordList": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
 }
 
 
@@ -74,17 +72,16 @@ async def ensure_search_attributes(client: Client) -> None:
     operator = client.operator_service
     try:
         known = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
-        missing = [name for name in _ATTRIBUTES if name not in known.custom_attributes]
+        missing = [name for name in ATTRIBUTES if name not in known.custom_attributes]
         if missing:
             request = AddSearchAttributesRequest(
-                namespace=client.namespace, search_attributes={name: _ATTRIBUTES[name] for name in missing}
+                namespace=client.namespace, search_attributes={name: _KINDS[ATTRIBUTES[name]] for name in missing}
             )
             await operator.add_search_attributes(request)
     except RPCError as error:
         if error.status == RPCStatusCode.ALREADY_EXISTS:
             return
-        kinds = {_KEYWORD: "Keyword"}
-        names = " ".join(f"--name {name} --type {kinds.get(kind, 'KeywordList')}" for name, kind in _ATTRIBUTES.items())
+        names = " ".join(f"--name {name} --type {kind}" for name, kind in ATTRIBUTES.items())
         raise NotReachableError(
             f"[temporal/search-attributes] they could not be registered: {error}\n"
             f"  Register them by hand: temporal operator search-attribute create {names}"

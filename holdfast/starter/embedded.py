@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from holdfast.contracts.names import ATTRIBUTE_FLOW, ATTRIBUTE_REQUESTS, ATTRIBUTE_STATUS
+from holdfast.contracts.names import ATTRIBUTES
 
 HOME_VARIABLE = "HOLDFAST_HOME"
 _PORT, _UI_PORT = 7233, 8233
@@ -102,7 +102,9 @@ def command(database: Path, port: int, ui_port: int) -> list[str]:
         arguments += ["--sqlite-pragma", pragma]
     for queue in _POLLED:
         arguments += ["--dynamic-config-value", f"history.{queue}ProcessorMaxPollRPS=2000"]
-    for name, kind in ((ATTRIBUTE_STATUS, "Keyword"), (ATTRIBUTE_FLOW, "Keyword"), (ATTRIBUTE_REQUESTS, "KeywordList")):
+        # A run that has just ended can be deleted only when the server knows that it is done with it.
+        arguments += ["--dynamic-config-value", f'history.{queue}ProcessorUpdateAckInterval="1s"']
+    for name, kind in ATTRIBUTES.items():
         arguments += ["--search-attribute", f"{name}={kind}"]
     return [binary(), "server", "start-dev", *arguments]
 

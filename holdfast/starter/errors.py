@@ -24,8 +24,49 @@ class RunExistsError(RunError):
 class RunActiveError(RunError):
     def __init__(self, run_id: str) -> None:
         super().__init__(
-            f"[run/active] run {run_id!r} has not ended: it goes on by itself; cancel it before resuming from it",
+            f"[run/active] run {run_id!r} has not ended and goes on by itself: fork it to try something beside it, "
+            "or cancel it first",
             run_id,
+        )
+
+
+class AlreadyResumedError(RunError):
+    """Somebody was first. `winner` is the run that goes on."""
+
+    def __init__(self, run_id: str, winner: str) -> None:
+        super().__init__(
+            f"[run/resumed] run {run_id!r} was resumed already, as {winner!r}: look at that one, resume it if it has "
+            "failed, or fork this one",
+            run_id,
+        )
+        self.winner = winner
+
+
+class InnerRunError(RunError):
+    def __init__(self, run_id: str, outer: str) -> None:
+        super().__init__(
+            f"[run/inside] run {run_id!r} is a flow inside run {outer!r}, and resumed and deleted with it; "
+            "it can be forked",
+            run_id,
+        )
+
+
+class PartOfRunError(RunError):
+    def __init__(self, checkpoint_id: str, run_id: str) -> None:
+        super().__init__(
+            f"[checkpoint/part-of-run] {checkpoint_id!r} is part of its run's history: delete {run_id!r}", run_id
+        )
+
+
+class NoSuchNodeError(RunError):
+    def __init__(self, run_id: str, why: str) -> None:
+        super().__init__(f"[run/no-node] run {run_id!r}: {why}", run_id)
+
+
+class NoDefinitionError(RunError):
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"[run/no-definition] run {run_id!r} is not here, so nobody knows its flow: give the definition", run_id
         )
 
 

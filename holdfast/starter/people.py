@@ -140,7 +140,7 @@ class People:
 
     async def _raise_if_ended(self, run_id: str, message: AnswerMessage) -> None:
         """A run that has ended takes no answers; whoever comes late is told who was first."""
-        if (await self._reader.status(run_id)) == WorkflowExecutionStatus.RUNNING:
+        if (await self._reader.describe(run_id)).status == WorkflowExecutionStatus.RUNNING:
             return
         answered: dict[str, Any] = (await self._reader.latest(run_id)).get("answered_inputs") or {}
         for request_id, closed in answered.items():

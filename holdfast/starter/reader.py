@@ -4,12 +4,15 @@ A run that has ended has left its last checkpoint in its closing event, or in it
 nobody answers, the ledger is rebuilt from the history. None of it adds anything to the run.
 """
 
+import asyncio
+import contextlib
+import itertools
 import logging
 from collections.abc import AsyncGenerator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import (
@@ -25,16 +28,17 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.checkpoints.ledger import Transition
-from holdfast.checkpoints.models import CheckpointSummary
+from holdfast.checkpoints.models import CheckpointRecord, CheckpointSummary
 from holdfast.checkpoints.serial import seal, unseal_record
 from holdfast.checkpoints.validation import InvalidCheckpointError
 from holdfast.contracts import names
-from holdfast.contracts.calls import CheckpointQuery, FlowResult, ListQuery
-from holdfast.contracts.results import unpack
+from holdfast.contracts.calls import CheckpointQuery, ListQuery, Started
+from holdfast.contracts.results import unpack_data
 from holdfast.starter.errors import NoCheckpointError, RunNotFoundError
 from holdfast.starter.rebuild import executions, rebuild
 
 _QUERY_SECONDS = 5.0
+_LEFT_SECONDS = 0.5
 _PAGE = 500
 _TRANSITION: TypeAdapter[Transition] = TypeAdapter(Transition)
 _CLOSE_RESULT = {
@@ -54,9 +58,6 @@ class RunReader:
     def _handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(run_id)
 
-    async def status(self, run_id: str) -> WorkflowExecutionStatus | None:
-        return (await self.describe(run_id)).status
-
     async def describe(self, run_id: str) -> WorkflowExecutionDescription:
         """Temporal's description; RunNotFoundError when there is no such run."""
         try:
@@ -68,33 +69,69 @@ class RunReader:
 
     async def latest(self, run_id: str) -> dict[str, Any]:
         """The newest checkpoint. A damaged one is named and the history, which has all the earlier ones, is used."""
+        return (await self._latest(run_id))[0]
+
+    async def latest_record(self, run_id: str, known: WorkflowExecutionDescription | None = None) -> CheckpointRecord:
+        """The same, verified, as a workflow wants it."""
+        return (await self._latest(run_id, known))[1]
+
+    async def left_behind(self, run_id: str) -> tuple[CheckpointRecord, Started] | None:
+        """All that is needed to go on from a run that failed, in one read; None where it has not failed, or is damaged.
+
+        An open run would be waited for: it is given a moment.
+        """
+        with contextlib.suppress(TimeoutError, InvalidCheckpointError, ValidationError, RPCError):
+            async with asyncio.timeout(_LEFT_SECONDS):
+                result = await self.close_result(run_id)
+            if result is not None and result.get("started"):
+                return unseal_record(unpack_data(result)), Started.model_validate(result["started"])
+        return None
+
+    async def _latest(
+        self, run_id: str, known: WorkflowExecutionDescription | None = None
+    ) -> tuple[dict[str, Any], CheckpointRecord]:
         try:
-            found = await self._at_rest(run_id)
+            found = await self._at_rest(known or await self.describe(run_id))
             if found is not None:
-                unseal_record(found)
-                return found
+                return found, unseal_record(found)
         except InvalidCheckpointError as error:
             log.warning("run %s: its last checkpoint is damaged (%s); rebuilding it from the history", run_id, error)
-            return await self._rebuilt(run_id, None)
-        return await self._asked(run_id, None)
+            found = await self._rebuilt(run_id, None)
+        else:
+            found = await self._asked(run_id, None)
+        return found, unseal_record(found)
 
-    async def at(self, run_id: str, seq: int) -> dict[str, Any]:
+    async def at(self, run_id: str, seq: int, known: WorkflowExecutionDescription | None = None) -> dict[str, Any]:
         """The checkpoint after transition `seq`."""
-        if (await self.status(run_id)) == WorkflowExecutionStatus.RUNNING:
+        if (known or await self.describe(run_id)).status == WorkflowExecutionStatus.RUNNING:
             return await self._asked(run_id, seq)
         return await self._rebuilt(run_id, seq)
 
-    async def _at_rest(self, run_id: str) -> dict[str, Any] | None:
-        """What a run leaves behind when it ends; None while it runs, or when it was ended from outside."""
-        description = await self.describe(run_id)
-        if description.status in (WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.FAILED):
-            result = await self.close_result(run_id)
-            return unpack(result) if result is not None else None
-        # A run that waits for people has left it there as well, and takes it away when it goes on.
-        return (await description.memo()).get(names.MEMO_SNAPSHOT)
+    async def as_of(self, run_id: str, moment: datetime) -> CheckpointRecord:
+        """The checkpoint a run had at a moment; NoCheckpointError when it had none yet."""
+        async for history in executions(self._client, run_id):
+            try:
+                _, ledger = await rebuild(self._client, history)
+            except LookupError:
+                continue
+            earlier = [entry.seq for entry in itertools.takewhile(lambda entry: entry.at <= moment, ledger.since(0))]
+            if earlier:
+                return ledger.at(earlier[-1])
+        raise NoCheckpointError(run_id, f"it had not begun at {moment.isoformat()}")
 
-    async def close_result(self, run_id: str) -> FlowResult | None:
-        """The result a closed run left, also in its failure; one call, no worker. None when it left none."""
+    async def _at_rest(self, known: WorkflowExecutionDescription) -> dict[str, Any] | None:
+        """What a run leaves behind when it ends; None while it runs, or when it was ended from outside."""
+        if known.status in (WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.FAILED):
+            result = await self.close_result(known.id)
+            return unpack_data(result) if result is not None else None
+        # A run that waits for people has left it there as well, and takes it away when it goes on.
+        return (await known.memo()).get(names.MEMO_SNAPSHOT)
+
+    async def close_result(self, run_id: str) -> dict[str, Any] | None:
+        """The result a closed run left, also in its failure; one call, no worker. None when it left none.
+
+        As data: its checkpoint, with a checksum, is what says whether it is whole.
+        """
         async for event in self._handle(run_id).fetch_history_events(
             event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT
         ):
@@ -102,15 +139,15 @@ class RunReader:
                 return await self._result_in(event)
         return None
 
-    async def _result_in(self, event: HistoryEvent) -> FlowResult | None:
+    async def _result_in(self, event: HistoryEvent) -> dict[str, Any] | None:
         converter = self._client.data_converter
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
             payloads = event.workflow_execution_completed_event_attributes.result.payloads
-            [result] = await converter.decode(payloads, [FlowResult])
+            [result] = await converter.decode(payloads)
             return result
         failure = await converter.decode_failure(event.workflow_execution_failed_event_attributes.failure)
         if isinstance(failure, ApplicationError) and failure.type == names.FLOW_FAILED and failure.details:
-            return FlowResult.model_validate(failure.details[0])
+            return failure.details[0]
         return None
 
     async def _asked(self, run_id: str, seq: int | None) -> dict[str, Any]:
@@ -165,6 +202,21 @@ class RunReader:
             if ledger.base_seq <= after:
                 break
         return [transition for execution in reversed(found) for transition in execution]
+
+    async def story(self, run_id: str) -> tuple[CheckpointRecord, list[Transition]]:
+        """What a run began with, and everything that happened since, as far back as its history goes."""
+        base: CheckpointRecord | None = None
+        found: list[list[Transition]] = []
+        async for history in executions(self._client, run_id):
+            try:
+                _, ledger = await rebuild(self._client, history)
+            except LookupError:
+                continue
+            base = ledger.at(ledger.base_seq)
+            found.append(list(ledger.since(ledger.base_seq)))
+        if base is None:
+            raise NoCheckpointError(run_id, "no worker has taken it up yet")
+        return base, [transition for execution in reversed(found) for transition in execution]
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncGenerator[Transition]:
         """Transitions as they happen, until the run ends. Long-polls the history, which costs the run nothing."""

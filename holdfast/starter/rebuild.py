@@ -7,6 +7,8 @@ from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
+from temporalio.converter import decode_typed_search_attributes
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import (
     ExecuteWorkflowInput,
     Interceptor,
@@ -17,7 +19,9 @@ from temporalio.worker import (
 )
 
 from holdfast.checkpoints.ledger import Ledger
-from holdfast.contracts.calls import FlowStart
+from holdfast.contracts.calls import FlowStart, Started
+from holdfast.starter.errors import RunNotFoundError
+from holdfast.starter.starting import FAMILY
 from holdfast.workflows.flow_run import FlowRun
 
 _COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
@@ -35,12 +39,20 @@ async def executions(client: Client, run_id: str) -> AsyncGenerator[WorkflowHist
     execution: str | None = None
     while True:
         handle = client.get_workflow_handle(run_id, run_id=execution)
-        history = await handle.fetch_history()
+        try:
+            history = await handle.fetch_history()
+        except RPCError as error:
+            # Deleted a moment ago.
+            raise _missing(run_id, error) from error
         yield history
         started = history.events[0].workflow_execution_started_event_attributes
         execution = started.continued_execution_run_id or None
         if execution is None:
             return
+
+
+def _missing(run_id: str, error: RPCError) -> Exception:
+    return RunNotFoundError(run_id) if error.status == RPCStatusCode.NOT_FOUND else error
 
 
 async def rebuild(client: Client, history: WorkflowHistory) -> tuple[FlowStart, Ledger]:
@@ -100,12 +112,19 @@ class _Capture(Interceptor):
         return Inbound
 
 
-async def started_with(client: Client, run_id: str) -> FlowStart:
-    """The argument the run's first execution got: its definition and input."""
+async def started_with(client: Client, run_id: str) -> Started:
+    """The definition and settings that the run was started with."""
     handle = client.get_workflow_handle(run_id)
-    async for event in handle.fetch_history_events(page_size=1):
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
-            payloads = list(event.workflow_execution_started_event_attributes.input.payloads)
-            [start] = await client.data_converter.decode(payloads, [FlowStart])
-            return start
+    try:
+        async for event in handle.fetch_history_events(page_size=1):
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+                attributes = event.workflow_execution_started_event_attributes
+                [start] = await client.data_converter.decode(list(attributes.input.payloads), [Started])
+                known = decode_typed_search_attributes(attributes.search_attributes)
+                outer = attributes.root_workflow_execution if attributes.parent_workflow_execution.workflow_id else None
+                return start.model_copy(
+                    update={"outer": outer.workflow_id if outer else None, "family": known.get(FAMILY)}
+                )
+    except RPCError as error:
+        raise _missing(run_id, error) from error
     raise LookupError(f"run {run_id!r} has an empty history")

@@ -4,11 +4,13 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, Field
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 
 from holdfast.checkpoints import values
 from holdfast.checkpoints.models import RunnableStatus, RunStatus
+from holdfast.contracts import names
 from holdfast.contracts.calls import FlowResult
+from holdfast.starter.starting import FLOW, STATUS
 
 
 class RunInfo(BaseModel):
@@ -87,3 +89,22 @@ def run_status(status: WorkflowExecutionStatus | None, attribute: str | None, ev
     if attribute is not None and attribute != RunStatus.RUNNING:
         return RunStatus(attribute)
     return RunStatus.PENDING if events <= 2 else RunStatus.RUNNING
+
+
+async def info_of(execution: WorkflowExecution) -> RunInfo:
+    """A run as the visibility store has it."""
+    attributes = execution.typed_search_attributes
+    memo = await execution.memo()
+    progress: dict[str, int] = memo.get(names.MEMO_PROGRESS, {})
+    status = run_status(execution.status, attributes.get(STATUS), execution.history_length)
+    total = progress.get("total", 0)
+    return RunInfo(
+        run_id=execution.id,
+        flow_id=attributes.get(FLOW),
+        status=status,
+        started_at=execution.start_time,
+        closed_at=execution.close_time,
+        done=total if status == RunStatus.COMPLETED else progress.get("done", 0),
+        total=total,
+        task_queue=execution.task_queue,
+    )

@@ -5,11 +5,14 @@ import threading
 from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
+from holdfast.checkpoints.diff import CheckpointDiff
 from holdfast.checkpoints.models import CheckpointSummary, FlowCheckpoint
+from holdfast.checkpoints.node_history import NodeMoment
 from holdfast.contracts.names import DEFAULT_TASK_QUEUE
 from holdfast.contracts.people import AnswerReceipt
 from holdfast.starter.client import HoldfastClient
 from holdfast.starter.events import StreamEvent
+from holdfast.starter.families import Member
 from holdfast.starter.people import OpenRequest
 from holdfast.starter.runs import RunDetail, RunInfo, RunnableResult
 
@@ -61,6 +64,21 @@ class SyncHoldfastClient:
 
     def resume_run(self, *args: Any, **kwargs: Any) -> str:
         return self._wait(self._client.resume(*args, **kwargs))
+
+    def fork(self, *args: Any, **kwargs: Any) -> str:
+        return self._wait(self._client.fork(*args, **kwargs))
+
+    def rerun(self, *args: Any, **kwargs: Any) -> str:
+        return self._wait(self._client.rerun(*args, **kwargs))
+
+    def diff(self, left: str, right: str) -> CheckpointDiff:
+        return self._wait(self._client.diff(left, right))
+
+    def node_history(self, run_id: str, path: str, field: str | None = None) -> list[NodeMoment]:
+        return self._wait(self._client.node_history(run_id, path, field))
+
+    def tree(self, run_id: str) -> list[Member]:
+        return self._wait(self._client.tree(run_id))
 
     def inbox(self, *args: Any, **kwargs: Any) -> list[OpenRequest]:
         return self._wait(self._client.inbox(*args, **kwargs))

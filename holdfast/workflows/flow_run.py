@@ -27,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
         Transition,
     )
     from holdfast.checkpoints.models import CheckpointRecord, CheckpointStatus, RunStatus
-    from holdfast.checkpoints.resuming import plan_resume, rebase
+    from holdfast.checkpoints.resuming import ResumePlan, plan_resume, rebase
     from holdfast.checkpoints.serial import seal
     from holdfast.checkpoints.validation import InvalidCheckpointError, ensure_valid
     from holdfast.contracts import names
@@ -38,6 +38,7 @@ with workflow.unsafe.imports_passed_through():
         FlowStart,
         ListQuery,
         PauseMessage,
+        Started,
     )
     from holdfast.contracts.people import AnswerReceipt, message_from
     from holdfast.contracts.progress import Progress
@@ -51,10 +52,12 @@ with workflow.unsafe.imports_passed_through():
 _STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
 _REQUESTS = SearchAttributeKey.for_keyword_list(names.ATTRIBUTE_REQUESTS)
 _FLOW = SearchAttributeKey.for_keyword(names.ATTRIBUTE_FLOW)
+_FAMILY = SearchAttributeKey.for_keyword(names.ATTRIBUTE_FAMILY)
 _PROGRESS_SECONDS = 10
 _MOST_LISTED = 40
 _LARGEST_LISTED = 4_000
 _LARGEST_SNAPSHOT = 200_000
+_IMPORT = "import"
 """Temporal's own limits are 2 KB for one search attribute and 2 MiB for the memo."""
 
 
@@ -116,10 +119,22 @@ class FlowRun:
             return start.base
         base = rebase(start.base, flow, self._run_id)
         base.workflow_id = self._run_id
-        base.metadata["key_base"] = self._key_base
+        self._name_keys(base)
         if start.input_data is not None:
             base.original_input = start.input_data
+        if (parent := workflow.info().parent) is not None:
+            base.metadata["parent_run_id"] = parent.workflow_id
         return base
+
+    def _name_keys(self, base: CheckpointRecord) -> None:
+        """Work that goes on keeps the keys it had; work that is new because of a change has this run's."""
+        known = base.metadata if base.metadata.get("key_base") == self._key_base else {}
+        fresh = dict.fromkeys((self._start.plan or ResumePlan()).fresh, self._run_id)
+        base.metadata["key_base"] = self._key_base
+        if bases := {**known.get("key_bases", {}), **fresh}:
+            base.metadata["key_bases"] = bases
+        else:
+            base.metadata.pop("key_bases", None)
 
     @workflow.run
     async def run(self, start: Any) -> FlowResult:
@@ -131,7 +146,9 @@ class FlowRun:
             # A new execution of the same run: what was put into the memo has not come with it.
             self._tell()
         ports = TemporalPorts(self._start.config, self._recorded, self._inbox, self._at_rest)
-        self._driver = driver = FlowDriver(self._start.flow, self._ledger, ports, self._key_base)
+        self._driver = driver = FlowDriver(self._start.flow, self._ledger, ports, self._key_base, self._start.children)
+        if self._start.paused and self._pausing is None:
+            driver.pause(_IMPORT)
         if self._pausing is not None:
             driver.pause(self._pausing.by)
         try:
@@ -146,6 +163,8 @@ class FlowRun:
             snapshot: dict[str, Any] = {
                 "base": self._ledger.at(),
                 "resumed_from": None,
+                "plan": None,
+                "paused": False,
                 "input_data": None,
                 "key_base": self._key_base,
                 "kept_answers": self._inbox.carried(),
@@ -164,9 +183,7 @@ class FlowRun:
         if self._start.base is None:
             self._take(RunStarted(at=workflow.now()))
         elif resumed_from is not None:
-            plan = plan_resume(self._start.flow, self._start.base)
-            for warning in plan.warnings:
-                workflow.logger.warning(warning)
+            plan = self._start.plan or plan_resume(self._start.flow, self._start.base)
             self._take(plan.transition(resumed_from, workflow.now()))
 
     def _take(self, transition: Transition) -> None:
@@ -293,6 +310,13 @@ class FlowRun:
         result = pack(state, status)
         if completed:
             return result
+        info = workflow.info()
+        result.started = Started(
+            flow=self._start.flow,
+            config=self._start.config,
+            outer=info.root.workflow_id if info.root is not None and info.parent is not None else None,
+            family=info.typed_search_attributes.get(_FAMILY),
+        )
         error = state.metadata["error"]
         message = f"node {error['node_id']!r} failed: {error.get('message', 'unknown error')}"
         raise ApplicationError(message, result, type=names.FLOW_FAILED, non_retryable=True)

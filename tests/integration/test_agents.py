@@ -111,7 +111,7 @@ async def test_every_loop_is_a_checkpoint_and_each_gives_the_same_continuation(b
     for entry in listed:
         checkpoint = await bench.client.get_checkpoint(entry.id)
         before = len(agent_tools.counted())
-        resumed = await bench.client.resume(entry.id, flow=flow)
+        resumed = await bench.client.fork(entry.id, flow=flow)
         result = await bench.client.result(resumed)
         continued = (await bench.client.latest_checkpoint(resumed)).node_states["a"].internal_state
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import (
+    AlreadyResumedError,
     CheckpointConfig,
     CheckpointMixin,
     CheckpointStatus,
@@ -18,6 +19,7 @@ from holdfast import (
     Node,
     Pass,
     Python,
+    RunExistsError,
     RunnableStatus,
     Transform,
     Workflow,
@@ -83,6 +85,53 @@ def test_resuming_a_completed_flow_executes_nothing() -> None:
 
     assert result.status == RunnableStatus.SUCCESS
     assert Counting.execution_count == 0
+
+
+def failed_once() -> tuple[Flow, str]:
+    """A flow whose run has failed in its second node, which does not fail again."""
+    first, second = Counting(id="first"), FailOnce(id="second")
+    flow = Flow(nodes=[first, second.depends_on(first)])
+    with pytest.raises(FlowFailedError) as caught:
+        flow.run_sync({"q": 1})
+    Counting.execution_count = 0
+    return flow, caught.value.run_id
+
+
+@pytest.mark.req("FL-5", "FL-2")
+def test_a_run_is_forked_as_often_as_one_likes_and_under_any_name() -> None:
+    flow, run_id = failed_once()
+    forks = [flow.run_sync(fork_from=run_id), flow.run_sync(fork_from=run_id, run_id=f"{run_id}-mine")]
+    checkpoint = flow.get_latest_checkpoint()
+    assert checkpoint is not None
+    third = flow.run_sync({"q": 2}, fork_from=checkpoint)
+    with pytest.raises(RunExistsError, match=f"{run_id}-mine"):
+        flow.run_sync(fork_from=run_id, run_id=f"{run_id}-mine")
+
+    assert [fork.output["second"]["output"] for fork in forks] == [{"result": "success"}] * 2
+    assert forks[1].run_id == checkpoint.run_id == f"{run_id}-mine"
+    assert len({run_id, third.run_id, *(fork.run_id for fork in forks)}) == 4
+    assert Counting.execution_count == 0
+
+
+@pytest.mark.req("RT-7", "FL-5")
+async def test_a_run_is_resumed_once_and_the_second_time_names_the_winner() -> None:
+    flow, run_id = await asyncio.to_thread(failed_once)
+    resumed = await flow.run_async(resume_from=run_id)
+    with pytest.raises(AlreadyResumedError, match=f"as '{run_id}~2'") as caught:
+        await flow.run_async(resume_from=run_id)
+
+    assert caught.value.winner == resumed.run_id == f"{run_id}~2"
+    assert Counting.execution_count == 0
+
+
+def test_a_run_that_is_resumed_takes_no_other_name() -> None:
+    flow, run_id = failed_once()
+    with pytest.raises(ValueError, match="a run that is resumed has its own id"):
+        flow.run_sync(resume_from=run_id, run_id="mine")
+    with pytest.raises(ValueError, match="a run that is resumed has its own id"):
+        flow.run_sync(resume_from=run_id, fork_from=run_id)
+
+    assert flow.run_sync(resume_from=run_id).run_id == f"{run_id}~2"
 
 
 @pytest.mark.req("FL-9")

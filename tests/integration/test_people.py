@@ -294,6 +294,39 @@ async def test_the_client_for_code_that_is_not_async_does_all_of_it(bench: Bench
     assert "input_received" in await asyncio.to_thread(work)
 
 
+@pytest.mark.req("RT-6", "FL-2")
+async def test_the_client_for_code_that_is_not_async_travels_too(bench: Bench) -> None:
+    await bench.worker()
+    address = bench.client.temporal.service_client.config.target_host
+    flow = spec(
+        Python(id="a", code="def run(x): return {'n': 1}"), Python(id="b", code=ECHO).depends_on("a"), id="sync"
+    )
+
+    def work() -> None:
+        with SyncHoldfastClient(address, task_queue=bench.task_queue) as client:
+            run_id = client.create_run(flow, {})
+            client.result(run_id)
+            fork = client.fork(run_id, edits={"a:output.n": 2}, run_id=f"{run_id}-fork")
+            again = client.rerun(run_id, "b", key="once")
+            forked = client.result(fork)
+            client.result(again)
+            words = {change.field: change for change in client.diff(run_id, fork).changes if change.node == "a"}
+            moments = client.node_history(run_id, "a", "output")
+            while len((root := client.tree(again)[0]).children) < 2:
+                pass  # The visibility store lags a little.
+            with pytest.raises(LookupError, match="never had a node 'nobody'"):
+                client.node_history(run_id, "nobody")
+
+        assert fork == f"{run_id}-fork"
+        assert forked.output["b"]["output"]["a"]["output"] == {"n": 2}
+        assert (words["output.n"].left, words["output.n"].right) == (1, 2)
+        assert [moment.event for moment in moments] == ["node_completed"]
+        assert root.run_id == run_id
+        assert {(member.run_id, member.how) for member in root.children} == {(fork, "fork"), (again, "rerun")}
+
+    await asyncio.to_thread(work)
+
+
 async def _temporal(bench: Bench, *arguments: str) -> str:
     """Temporal's own command line, which knows nothing of us."""
     address = bench.client.temporal.service_client.config.target_host

@@ -19,7 +19,7 @@ from holdfast import (
     read_flow,
 )
 from holdfast.checkpoints.serial import unseal
-from holdfast.contracts.results import unpack
+from holdfast.contracts.results import unpack_data
 from holdfast.starter import embedded
 from holdfast.starter.reader import RunReader
 from holdfast.worker import running_worker
@@ -119,7 +119,7 @@ async def test_every_checkpoint_of_a_run_leads_to_the_same_end(bench: Bench) -> 
     for summary in await bench.client.list_checkpoints(run_id):
         EXECUTIONS.clear()
         done = (await bench.client.get_checkpoint(summary.id)).completed_node_ids
-        result = await bench.client.result(await bench.client.resume(summary.id))
+        result = await bench.client.result(await bench.client.fork(summary.id))
         assert result.output == undisturbed.output
         assert sorted(node for node, _ in EXECUTIONS) == sorted({"a", "b", "c", "side"} - set(done))
 
@@ -163,9 +163,9 @@ async def test_an_invalid_checkpoint_is_refused_and_nothing_is_started(bench: Be
     checkpoint = await bench.client.latest_checkpoint(run_id)
     checkpoint.completed_node_ids.append("ghost")
     with pytest.raises(InvalidCheckpointError, match="ghost"):
-        await bench.client.resume(checkpoint, run_id=f"{run_id}-again")
+        await bench.client.resume(checkpoint)
     with pytest.raises(RunNotFoundError):
-        await bench.client.get_run(f"{run_id}-again")
+        await bench.client.get_run(f"{run_id}~2")
 
 
 @pytest.mark.req("FL-2", "RT-1")
@@ -210,7 +210,7 @@ async def test_a_damaged_last_checkpoint_is_named_and_the_history_is_used(
         result = await RunReader(client.temporal).close_result(run_id)
         assert result is not None
         with pytest.raises(InvalidCheckpointError, match=f"checkpoint {run_id}@4: its checksum says"):
-            unseal(unpack(result))
+            unseal(unpack_data(result))
         checkpoint = await client.latest_checkpoint(run_id)
 
     assert checkpoint.node_states["n"].output_data == "GENUINE"

@@ -14,7 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 from holdfast import FlowFailedError, FlowSpec, HoldfastClient, read_flow
 from holdfast.checkpoints.ledger import InputRequested
 from holdfast.checkpoints.models import CheckpointStatus
-from holdfast.contracts.names import ATTRIBUTE_FLOW, ATTRIBUTE_REQUESTS, ATTRIBUTE_STATUS
+from holdfast.contracts.names import ATTRIBUTE_FAMILY, ATTRIBUTE_FLOW, ATTRIBUTE_REQUESTS, ATTRIBUTE_STATUS
 from holdfast.starter.embedded import binary
 from holdfast.worker import running_worker
 
@@ -38,6 +38,7 @@ async def skipping(tmp_path: Path) -> AsyncGenerator[HoldfastClient]:
         search_attributes=[
             *(SearchAttributeKey.for_keyword(name) for name in (ATTRIBUTE_FLOW, ATTRIBUTE_STATUS)),
             SearchAttributeKey.for_keyword_list(ATTRIBUTE_REQUESTS),
+            SearchAttributeKey.for_keyword(ATTRIBUTE_FAMILY),
         ],
         dev_server_extra_args=[
             "--dynamic-config-value", "frontend.WorkflowTimeSkippingEnabled=true",

@@ -17,6 +17,7 @@ from holdfast import FlowFailedError, HoldfastClient, Node, RunCancelledError, R
 from holdfast.activities.registry import Registry
 from holdfast.checkpoints.models import LIBRARY_VERSION
 from holdfast.starter import embedded
+from holdfast.starter.moving import export, import_bundle
 from holdfast.starter.rebuild import executions
 from holdfast.worker import running_worker
 
@@ -273,6 +274,39 @@ nodes:
         return run_id
 
 
+_OUTER = """
+id: outer
+nodes:
+  a: {type: Step}
+  b: {type: Step, depends: a}
+  sub: {type: flow, depends: a, flow: {id: inner, nodes: {x: {type: Step}, w: {type: delay, seconds: 1, depends: x}}}}
+  end: {type: Step, depends: [b, sub]}
+"""
+
+
+async def forked(client: HoldfastClient, home: Path) -> str:
+    """From the middle, with an output given by hand, another definition, and a flow inside that goes on."""
+    async with running_worker(client.temporal, task_queue=QUEUE, registry=_registry(), cache=home / "cache.db"):
+        run_id = await client.start(read_flow(_OUTER), {"n": 3})
+        await asyncio.sleep(0.8)
+        changed = read_flow(_OUTER + "  new: {type: Step, depends: end}\n")
+        fork = await client.fork(run_id, flow=changed, edits={"b:output": {"node": "by hand"}})
+        await client.result(fork)
+        return fork
+
+
+async def imported(client: HoldfastClient, home: Path) -> str:
+    """Paused until somebody lets it go on."""
+    run_id = await failed(client, home)
+    async with running_worker(client.temporal, task_queue=QUEUE, registry=_registry(), cache=home / "cache.db"):
+        new = await import_bundle(client, await export(client, run_id))
+        await asyncio.sleep(0.5)
+        await client.continue_run(new.run_id, "ada")
+        with contextlib.suppress(FlowFailedError):
+            await client.result(new.run_id)
+        return new.run_id
+
+
 STORIES: list[Story] = [
     branches,
     fan_out,
@@ -292,6 +326,8 @@ STORIES: list[Story] = [
     nested,
     orchestrated,
     people,
+    forked,
+    imported,
 ]
 
 

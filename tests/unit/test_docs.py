@@ -1,9 +1,11 @@
-"""The reference says what the code does: examples are read, fields, defaults and codes are compared with the code."""
+"""The reference says what the code does: examples are read, fields, defaults and codes are compared with the code.
+
+What it says of the command line and of the HTTP API is in `test_reference_docs.py`.
+"""
 
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_args
@@ -20,18 +22,11 @@ from holdfast.contracts import people as questions
 from holdfast.engine.simulator import Scripted, Simulation
 from holdfast.flows import composites, conditions, kinds, params, people, spec
 from holdfast.flows.reading import read_flow
-from holdfast.starter.api.access import Tokens
-from holdfast.starter.api.app import Settings, create_app
-from holdfast.starter.cli import HELP, parser
-from holdfast.starter.client import HoldfastClient
+from tests.reference import REFERENCE, ROOT, blocks, named, section, tables
 
-ROOT = Path(__file__).parents[2]
-REFERENCE = ROOT / "docs" / "reference"
 FLOWS = (REFERENCE / "flows.md").read_text()
 CHECKPOINTS = (REFERENCE / "checkpoints.md").read_text()
 ERRORS = (REFERENCE / "errors.md").read_text()
-CLI = (REFERENCE / "cli.md").read_text()
-API = (REFERENCE / "api.md").read_text()
 SOURCES = {path: path.read_text() for path in sorted((ROOT / "holdfast").rglob("*.py"))}
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -39,26 +34,9 @@ REQUIRED = object()
 MIME = ("application", "audio", "image", "multipart", "text", "video")
 CODE = re.compile(r"[\"'\[]([a-z]+)/([a-z][a-z-]*)[\"'\]]")
 # An error's type is a name like a class's, or has its message beside it; `"type": "object"` is a JSON schema's.
-ERROR_TYPE = re.compile(r"(?:kind=\"|\"type\": \"(?=[A-Z]|\w+\", \"message\"))(\w+)\"")
+ERROR_TYPE = re.compile(r"(?:kind=\"(?=[A-Z])|\"type\": \"(?=[A-Z]|\w+\", \"message\"))(\w+)\"")
 
 Fields = dict[str, Any]
-
-
-def section(text: str, heading: str) -> str:
-    """What stands under a heading, up to the next one that is not deeper."""
-    found = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
-    assert found is not None, f"no heading {heading!r}"
-    rest = text[found.end() :]
-    following = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
-    return rest[: following.start()] if following else rest
-
-
-def tables(text: str, first: str) -> Iterator[list[list[str]]]:
-    """The tables whose first column is called `first`, as rows of cells, without the head."""
-    for block in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
-        rows = [re.split(r"\s*(?<!\\)\|\s*", line)[1:-1] for line in block.splitlines()]
-        if rows[0][0] == first:
-            yield rows[2:]
 
 
 def documented(text: str) -> list[dict[str, Any]]:
@@ -96,11 +74,6 @@ def own(model: type[BaseModel]) -> Fields:
     return {name: default for name, default in defined(model).items() if defined(base).get(name, missing) != default}
 
 
-def named(text: str) -> set[str]:
-    """Everything in code marks."""
-    return set(re.findall(r"`([^`\n]+)`", text))
-
-
 def codes_in_code() -> set[str]:
     return {
         f"{family}/{name}" for text in SOURCES.values() for family, name in CODE.findall(text) if family not in MIME
@@ -109,10 +82,6 @@ def codes_in_code() -> set[str]:
 
 def codes_in_docs() -> set[str]:
     return {row[0].strip("`") for rows in tables(ERRORS, "code") for row in rows}
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("example", blocks(FLOWS, "yaml"), ids=lambda text: text.split("\n", 1)[0].removeprefix("id: "))
@@ -463,62 +432,3 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         page = path.parent / name if name else path
         assert page.exists(), target
         assert not anchor or anchor in anchors(page.read_text()), target
-
-
-def commands() -> list[str]:
-    """Those with a line in the help screen, and those that are named beside another one."""
-    return [*re.findall(r"^  holdfast (\w+)", HELP, re.MULTILINE), *re.findall(r"[(;] ?(\w+):", HELP)]
-
-
-def test_every_command_is_in_the_help_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parser().parse_args(["nothing"])
-    offered = capsys.readouterr().err.partition("choose from")[2]
-
-    assert set(re.findall(r"\w+", offered)) == set(commands())
-
-
-@pytest.mark.parametrize("command", commands())
-def test_every_command_and_option_is_documented(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    [row] = [line for line in CLI.splitlines() if re.match(rf"\| `{command}[ `]", line)]
-    with pytest.raises(SystemExit):
-        parser().parse_args([command, "--help"])
-    offered = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out.partition("options:")[2].partition("\n\n")[0]))
-    everywhere = {"--help", "--json", "--address", "--namespace"}
-
-    assert {option for option in offered - everywhere if option not in row} == set()
-
-
-async def nowhere(_: str) -> HoldfastClient:
-    raise AssertionError("the API's document needs no server")
-
-
-def routes() -> dict[str, dict[str, Any]]:
-    """Every route that the API offers, as `GET /runs`, with its operation."""
-    document = create_app(Settings(nowhere, Tokens({}))).openapi()
-    return {
-        f"{method.upper()} {path}": operation
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
-    }
-
-
-def test_every_route_of_the_api_is_documented_and_no_other() -> None:
-    rows = [row for found in tables(API, "route") for row in found]
-
-    assert sorted(row[0].strip("`") for row in rows) == sorted(routes())
-
-
-@pytest.mark.parametrize("route", routes())
-def test_what_a_route_takes_is_documented(route: str) -> None:
-    [row] = [row for found in tables(API, "route") for row in found if row[0].strip("`") == route]
-    operation = routes()[route]
-    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    wanted = {
-        parameter["name"]
-        for parameter in operation.get("parameters", [])
-        if parameter["in"] != "path" and parameter["name"] != "authorization"
-    }
-
-    assert wanted - {name.lower() for name in named(row[1])} == set()
-    assert bool(body) == ("body" in row[1])

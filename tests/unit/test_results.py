@@ -8,9 +8,10 @@ from pydantic import BaseModel, ValidationError
 
 from holdfast.checkpoints.models import CheckpointRecord, NodeRecord
 from holdfast.checkpoints.serial import seal, unseal, unseal_record
+from holdfast.checkpoints.validation import InvalidCheckpointError
 from holdfast.contracts import calls
 from holdfast.contracts.calls import FlowResult, FlowStart, ListQuery, NodeOutcome, RunConfig
-from holdfast.contracts.results import pack, unpack
+from holdfast.contracts.results import pack, unpack, unpack_data
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -109,3 +110,18 @@ def test_every_payload_ignores_what_a_newer_version_added() -> None:
 
     assert len(payloads) > 10
     assert all(payload.model_config.get("extra") == "ignore" for payload in payloads)
+
+
+@pytest.mark.req("PR-1")
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {},
+        {"output": {}, "checkpoint": []},
+        {"output": {"a": {}}, "checkpoint": {"node_states": {"a": None}}},
+        {"output": 1},
+    ],
+)
+def test_what_is_no_result_is_refused_by_name(damaged: dict[str, Any]) -> None:
+    with pytest.raises(InvalidCheckpointError, match="not the result of a run"):
+        unpack_data(damaged)

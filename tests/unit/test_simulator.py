@@ -40,10 +40,11 @@ def test_a_scripted_error_fails_the_node() -> None:
     assert last.node_states["a"].error == {"type": "Scripted", "message": "it broke"}
 
 
-def test_thirty_days_pass_in_no_time() -> None:
-    last = Simulation(flow({"id": "wait", "type": "delay", "params": {"seconds": "30d"}}), {}).run()
+@pytest.mark.parametrize("days", [30, 400])
+def test_many_days_pass_in_no_time(days: int) -> None:
+    last = Simulation(flow({"id": "wait", "type": "delay", "params": {"seconds": f"{days}d"}}), {}).run()
 
-    assert last.updated_at == EPOCH + timedelta(days=30)
+    assert last.updated_at == EPOCH + timedelta(days=days)
 
 
 def test_nodes_that_would_touch_the_world_must_be_scripted() -> None:

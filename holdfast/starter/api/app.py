@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, FastAPI, Header, Query, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,8 +20,9 @@ from holdfast.flows.faults import FlowDefinitionError
 from holdfast.flows.ids import split_checkpoint_id
 from holdfast.flows.reading import flow_from_data
 from holdfast.flows.spec import FlowSpec
-from holdfast.starter.api import console, problems
+from holdfast.starter.api import console, problems, travel
 from holdfast.starter.api.access import RateLimit, Tenant, Tokens
+from holdfast.starter.api.callers import AGAIN, PROBLEMS, Caller, Client, admitted
 from holdfast.starter.api.problems import ProblemError
 from holdfast.starter.api.schemas import (
     Catalogue,
@@ -31,7 +32,6 @@ from holdfast.starter.api.schemas import (
     Inbox,
     InputMessage,
     NewRun,
-    Resume,
     RunPage,
     StartedRun,
 )
@@ -72,6 +72,8 @@ def create_app(settings: Settings) -> FastAPI:
     problems.install(app)
     app.add_middleware(BodyLimit, largest=settings.largest_body)
     app.include_router(_open)
+    # The routes of one run come before the run itself, whose id may contain anything.
+    app.include_router(travel.routes)
     app.include_router(_routes)
     app.include_router(console.router(settings.ui_url))
     return app
@@ -107,42 +109,8 @@ class BodyLimit:
         await self._app(scope, counted, send)
 
 
-async def _tenant(request: Request, authorization: Annotated[str | None, Header()] = None) -> Tenant:
-    host = request.client.host if request.client else "unknown"
-    return _admitted(request.app.state, authorization, host)
-
-
-def _admitted(state: Any, authorization: str | None, host: str) -> Tenant:
-    """The caller's tenant. Whoever has no token is counted by where they come from, guesses included."""
-    try:
-        tenant: Tenant = state.settings.tokens.tenant(authorization)
-    except ProblemError:
-        state.limit.check(host)
-        raise
-    state.limit.check(f"{tenant.namespace}/{tenant.name}/{host}")
-    return tenant
-
-
-async def _client(request: Request, tenant: Annotated[Tenant, Depends(_tenant)]) -> HoldfastClient:
-    return await request.app.state.clients.of(tenant.namespace)
-
-
-Client = Annotated[HoldfastClient, Depends(_client)]
-Caller = Annotated[Tenant, Depends(_tenant)]
 _open = APIRouter(tags=["server"])
-_PROBLEM: dict[int | str, dict[str, Any]] = {
-    status: {"description": text, "content": {"application/problem+json": {}}}
-    for status, text in {
-        401: "no token, or none of this server's",
-        404: "there is no such thing",
-        409: "it is not in the state for this",
-        413: "the body is too large",
-        422: "the request does not fit, and why",
-        429: "too many requests; Retry-After says when",
-        503: "Temporal does not answer",
-    }.items()
-}
-_routes = APIRouter(responses=_PROBLEM)
+_routes = APIRouter(responses=PROBLEMS)
 
 
 @_open.get("/health")
@@ -151,7 +119,7 @@ async def health() -> Health:
     return Health(status="ok")
 
 
-@_open.get("/ready", responses={503: _PROBLEM[503]})
+@_open.get("/ready", responses={503: PROBLEMS[503]})
 async def ready(request: Request) -> Health:
     """Temporal answers."""
     client: HoldfastClient = await request.app.state.clients.of(request.app.state.settings.tokens.any_namespace())
@@ -178,7 +146,7 @@ async def flow(request: Request, name: str, _: Caller) -> dict[str, Any]:
     return request.app.state.flows.read(name).model_dump(mode="json")
 
 
-@_routes.post("/runs", status_code=201, tags=["runs"])
+@_routes.post("/runs", status_code=201, tags=["runs"], responses=AGAIN)
 async def start_run(
     request: Request,
     response: Response,
@@ -309,16 +277,6 @@ async def send_input(
     )
 
 
-@_routes.post("/runs/{run_id:path}/resume", status_code=201, tags=["runs"])
-async def resume_run(run_id: str, client: Client, body: Resume | None = None) -> StartedRun:
-    """A new run that does only what the checkpoint had not done."""
-    wanted = body or Resume()
-    if wanted.checkpoint_id is not None and split_checkpoint_id(wanted.checkpoint_id)[0] != run_id:
-        raise ProblemError(404, "checkpoint/none", f"{wanted.checkpoint_id!r} is no checkpoint of run {run_id!r}")
-    started = await client.resume(wanted.checkpoint_id or run_id, input_data=wanted.input_data)
-    return StartedRun(run_id=started)
-
-
 @_routes.post("/runs/{run_id:path}/cancel", status_code=202, tags=["runs"])
 async def cancel_run(run_id: str, client: Client) -> RunDetail:
     """Ends a run; what it has done is kept."""
@@ -384,7 +342,7 @@ async def socket(websocket: WebSocket, run_id: str, after: int = 0, tokens: bool
     token = next((part.removeprefix("bearer.") for part in offered if part.startswith("bearer.")), None)
     header = websocket.headers.get("authorization") or (f"Bearer {token}" if token else None)
     try:
-        tenant = _admitted(state, header, websocket.client.host if websocket.client else "unknown")
+        tenant = admitted(state, header, websocket.client.host if websocket.client else "unknown")
         client: HoldfastClient = await state.clients.of(tenant.namespace)
         await client.get_run(run_id)
     except (ProblemError, RunNotFoundError) as error:

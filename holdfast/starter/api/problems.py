@@ -9,13 +9,20 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from temporalio.service import RPCError, RPCStatusCode
 
+from holdfast.checkpoints.editing import EditError
 from holdfast.checkpoints.validation import InvalidCheckpointError
 from holdfast.checkpoints.values import UnserialisableError
 from holdfast.flows.faults import FlowDefinitionError
+from holdfast.starter.bundles import InvalidExportError
 from holdfast.starter.connecting import NotReachableError
 from holdfast.starter.errors import (
+    AlreadyResumedError,
     AnswerRefusedError,
+    InnerRunError,
     NoCheckpointError,
+    NoDefinitionError,
+    NoSuchNodeError,
+    PartOfRunError,
     RequestNotFoundError,
     RunActiveError,
     RunEndedError,
@@ -26,14 +33,21 @@ from holdfast.starter.errors import (
 _STATUS: dict[type[Exception], int] = {
     RunNotFoundError: 404,
     RequestNotFoundError: 404,
+    NoSuchNodeError: 404,
     NoCheckpointError: 404,
     RunExistsError: 409,
+    AlreadyResumedError: 409,
+    InnerRunError: 409,
     RunActiveError: 409,
     RunEndedError: 409,
     AnswerRefusedError: 409,
     FlowDefinitionError: 422,
     UnserialisableError: 422,
     InvalidCheckpointError: 422,
+    InvalidExportError: 422,
+    EditError: 422,
+    PartOfRunError: 422,
+    NoDefinitionError: 422,
     NotReachableError: 503,
 }
 _CALLERS_FAULT = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION})
@@ -65,6 +79,8 @@ def install(app: FastAPI) -> None:
         if isinstance(error, FlowDefinitionError):
             faults = [{"code": fault.code, "message": fault.message, "remedy": fault.remedy} for fault in error.faults]
             return problem(status, "flow/faulty", str(error), faults=faults)
+        if isinstance(error, AlreadyResumedError):
+            return problem(status, code, _CODE.sub("", str(error)), winner=error.winner)
         # An answer that does not fit is the caller's to mend; one that came too late is not.
         status = 422 if code == "answer/unfit" else status
         return problem(status, code, _CODE.sub("", str(error)))
@@ -81,15 +97,25 @@ def install(app: FastAPI) -> None:
 
     async def plain(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
+        if error.status_code == 400:
+            # What the framework says of a body that its reader gives up on; to a caller it is as unfit as any other.
+            return problem(422, "request/invalid", str(error.detail))
         return problem(error.status_code, f"http/{error.status_code}", str(error.detail), dict(error.headers or {}))
 
     async def temporal(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RPCError)
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return problem(404, "run/not-found", str(error))
         if error.status in _CALLERS_FAULT:
             return problem(422, "request/invalid", str(error))
         return problem(503, "temporal/not-reachable", f"Temporal: {error}", {"Retry-After": "5"})
 
+    async def deep(_: Request, __: Exception) -> JSONResponse:
+        # Reading JSON takes less of the stack than making something of it.
+        return problem(422, "request/invalid", "the request is nested too deeply")
+
     app.add_exception_handler(RPCError, temporal)
+    app.add_exception_handler(RecursionError, deep)
     for kind in _STATUS:
         app.add_exception_handler(kind, known)
     app.add_exception_handler(ProblemError, own)

@@ -16,7 +16,13 @@ Run flows that survive crashes.
   holdfast show RUN               where a run is, node by node
   holdfast checkpoints RUN        the run's checkpoints
   holdfast checkpoint [ID]        one checkpoint, as JSON or YAML   (a run's id: its latest)
-  holdfast resume ID              a new run that does only what that checkpoint had not done
+  holdfast resume ID              go on with a run that has ended: only what was not done is
+  holdfast fork ID                a new run beside it, changed on the way: --edit, --flow, --input
+  holdfast rerun ID NODE          a new run that does a node, and what comes after it, again
+  holdfast diff ID ID             what is different between two checkpoints   (history: one node's way)
+  holdfast tree RUN               what was resumed and forked from what
+  holdfast export ID [FILE]       a checkpoint as a file   (import: go on from it, here or elsewhere)
+  holdfast gc                     delete old runs, by their retention   (delete: this one)
   holdfast cancel RUN             end a run; what it has done is kept
   holdfast pause RUN              let nothing new begin in a run   (continue: let it go on)
   holdfast inbox                  the questions that wait for an answer
@@ -98,18 +104,120 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--id", help="the run's id (default: the flow's id and a UUID)")
     run.add_argument("--detach", action="store_true", help="start it and return")
 
-    resume = add(
+    source = argparse.ArgumentParser(add_help=False)
+    source.add_argument("checkpoint", metavar="ID", help="a checkpoint's id, or a run's for its latest")
+    travel = argparse.ArgumentParser(add_help=False)
+    travel.add_argument("--flow", metavar="FLOW", help="a changed definition (default: the one the run had)")
+    travel.add_argument("--key", help="the same key again is the same run: safe to repeat after a crash")
+    travel.add_argument("--dry-run", action="store_true", help="say what each node would do, and start nothing")
+    travel.add_argument("--detach", action="store_true", help="start it and return")
+    changing = argparse.ArgumentParser(add_help=False)
+    changing.add_argument(
+        "--edit",
+        action="append",
+        default=[],
+        metavar="NODE:FIELD=VALUE",
+        help="change what is in the checkpoint: 'draft:output.text=Hi', 'agent:messages=@file.json'; repeatable",
+    )
+    changing.add_argument(
+        "--keep", action="append", default=[], metavar="NODE", help="keep a result although its node has changed"
+    )
+    add(
         "resume",
-        "a new run that does only what a checkpoint had not done",
-        "holdfast resume my-run        (its latest checkpoint)\nholdfast resume my-run@12",
+        "go on with a run that has ended: only what was not done is",
+        "holdfast resume my-run        (its latest checkpoint)\nholdfast resume my-run@12 --dry-run",
         server,
         loading,
         queue,
+        giving,
+        source,
+        travel,
+        changing,
     )
-    resume.add_argument("checkpoint", metavar="ID", help="a checkpoint's id, or a run's for its latest")
-    resume.add_argument("--flow", metavar="FLOW", help="a changed definition (default: the one the run had)")
-    resume.add_argument("--id", help="the new run's id")
-    resume.add_argument("--detach", action="store_true", help="start it and return")
+    fork = add(
+        "fork",
+        "a new run from a checkpoint, beside the old one, which may go on",
+        "holdfast fork my-run@12 --edit 'draft:output.text=Hi'\nholdfast fork my-run --flow changed.yaml --dry-run",
+        server,
+        loading,
+        queue,
+        giving,
+        source,
+        travel,
+        changing,
+    )
+    fork.add_argument("--id", help="the new run's id (default: the flow's id and a UUID)")
+    rerun = add(
+        "rerun",
+        "a new run that does a node, and all that comes after it, again",
+        "holdfast rerun my-run summarise\nholdfast rerun my-run each --only-failed",
+        server,
+        loading,
+        queue,
+        source,
+        travel,
+    )
+    rerun.add_argument("node", metavar="NODE", nargs="+", help="where to begin again")
+    rerun.add_argument("--only-failed", action="store_true", help="of a map, only the items that failed")
+    rerun.add_argument("--id", help="the new run's id (default: the flow's id and a UUID)")
+
+    secrets = argparse.ArgumentParser(add_help=False)
+    secrets.add_argument("--show-secrets", action="store_true", help="do not hide fields with names like 'api_key'")
+    words = "what is different between two checkpoints"
+    two = add("diff", words, "holdfast diff my-run@12 my-run@15\nholdfast diff my-run my-fork", server, secrets)
+    two.add_argument("left", metavar="ID", help="a checkpoint's id, or a run's for its latest")
+    two.add_argument("right", metavar="ID")
+    words = "how a node changed through a run"
+    story = add("history", words, "holdfast history my-run agent messages", server, secrets)
+    story.add_argument("run", metavar="RUN")
+    story.add_argument("node", metavar="NODE", help="a node, or something inside one: 'agent', 'each[3]'")
+    story.add_argument("field", metavar="FIELD", nargs="?", help="only this: output, status, messages, context …")
+    tree = add("tree", "what was resumed and forked from what", "holdfast tree my-run", server)
+    tree.add_argument("run", metavar="RUN")
+
+    locking = argparse.ArgumentParser(add_help=False)
+    locking.add_argument(
+        "--key-file", metavar="FILE", help="a passphrase, or 'base64:' and 32 bytes (default: HOLDFAST_EXPORT_KEY)"
+    )
+    out = add(
+        "export",
+        "a checkpoint as a file that another namespace, cluster or machine can go on from",
+        "holdfast export my-run@12 run.json\nholdfast export my-run run.yaml --for staging --encrypt --key-file key",
+        server,
+        locking,
+        source,
+    )
+    out.add_argument("file", metavar="FILE", nargs="?", help="*.json or *.yaml (default: the checkpoint's id)")
+    out.add_argument("--for", dest="made_for", metavar="NAMESPACE", help="who may import it (default: this namespace)")
+    out.add_argument("--encrypt", action="store_true", help="with the key of --key-file or HOLDFAST_EXPORT_KEY")
+    out.add_argument("--blobs", metavar="FOLDER", help="large values as files of their own, in this folder")
+    into = add(
+        "import",
+        "a run that stands where an exported checkpoint is",
+        "holdfast import run.json              (paused; 'holdfast continue' lets it go on)\n"
+        "holdfast import run.json --run\nholdfast import checkpoint.json --flow flow.yaml   (bare, or Dynamiq's)",
+        server,
+        loading,
+        queue,
+        locking,
+    )
+    into.add_argument("file", metavar="FILE")
+    into.add_argument("--flow", metavar="FLOW", help="the definition, for a bare checkpoint, or a changed one")
+    into.add_argument("--run", action="store_true", help="go on at once, and follow it to its end")
+    into.add_argument("--id", help="the new run's id (default: made of the file's content)")
+    into.add_argument("--detach", action="store_true", help="with --run: start it and return")
+    gone = add("delete", "delete a run that has ended, with all inside it", "holdfast delete my-run", server)
+    gone.add_argument("run", metavar="RUN")
+    gc = add(
+        "gc",
+        "delete runs that have ended, by their flow's retention_days or as you say; open ones stay",
+        "holdfast gc --dry-run\nholdfast gc --older-than 30\nholdfast gc --flow hello --keep 10",
+        server,
+    )
+    gc.add_argument("--flow", metavar="ID", help="only this flow's")
+    gc.add_argument("--older-than", type=_days, metavar="DAYS", help="those that ended longer ago")
+    gc.add_argument("--keep", type=_count, metavar="N", help="all but the newest N of each flow")
+    gc.add_argument("--dry-run", action="store_true", help="only say what would go")
 
     runs = add("runs", "the runs there are, newest first", "holdfast runs --status failed", server)
     runs.add_argument("--flow", metavar="ID", help="only this flow's")
@@ -125,12 +233,11 @@ def parser() -> argparse.ArgumentParser:
     listing.add_argument("run", metavar="RUN")
     listing.add_argument("--limit", type=int, default=None)
 
-    one = add("checkpoint", "one checkpoint", "holdfast checkpoint my-run@12 --format yaml", server)
+    one = add("checkpoint", "one checkpoint", "holdfast checkpoint my-run@12 --format yaml", server, secrets)
     one.add_argument(
         "id", metavar="ID", nargs="?", help="a checkpoint's id, or a run's; default: the newest run's latest"
     )
     one.add_argument("--format", choices=["json", "yaml"], default="json")
-    one.add_argument("--show-secrets", action="store_true", help="do not hide fields with names like 'api_key'")
 
     watch = add("watch", "a run, live, until it ends", "holdfast watch my-run", server)
     watch.add_argument("run", metavar="RUN")
@@ -205,12 +312,33 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _days(text: str) -> float:
+    if not 0 <= (number := float(text)) <= 100_000:
+        raise ValueError
+    return number
+
+
+def _count(text: str) -> int:
+    if (number := int(text)) < 0:
+        raise ValueError
+    return number
+
+
 _MODULES = {
     "dev": "dev",
     "stop": "dev",
     "worker": "dev",
     "run": "running",
-    "resume": "running",
+    "resume": "travelling",
+    "fork": "travelling",
+    "rerun": "travelling",
+    "diff": "families",
+    "history": "families",
+    "tree": "families",
+    "export": "keeping",
+    "import": "keeping",
+    "delete": "keeping",
+    "gc": "keeping",
     "check": "offline",
     "simulate": "offline",
     "runs": "looking",
@@ -218,7 +346,7 @@ _MODULES = {
     "checkpoints": "looking",
     "checkpoint": "looking",
     "cancel": "looking",
-    "watch": "running",
+    "watch": "watching",
     "inbox": "people",
     "approve": "people",
     "reject": "people",

@@ -35,7 +35,8 @@ def table(*columns: str) -> Table:
     return made
 
 
-def _coloured(status: str) -> str:
+def coloured(status: str) -> str:
+    """A status in its colour."""
     colour = _COLOURS.get(status)
     return f"[{colour}]{status}[/{colour}]" if colour else status
 
@@ -55,7 +56,7 @@ def runs_command(options: argparse.Namespace) -> int:
         for run in runs:
             done = f"{run.done}/{run.total}"
             listing.add_row(
-                run.run_id, run.flow_id, _coloured(run.status), done, time_of(run.started_at), time_of(run.closed_at)
+                run.run_id, run.flow_id, coloured(run.status), done, time_of(run.started_at), time_of(run.closed_at)
             )
         console().print(listing if runs else "no runs; start one with 'holdfast run FLOW'")
         return FINISHED
@@ -78,7 +79,7 @@ def show_command(options: argparse.Namespace) -> int:
             return FINISHED
         screen = console()
         counts = f"{len(checkpoint.completed_node_ids)} of {run.total or len(checkpoint.node_states)} nodes done"
-        screen.print(f"run {run.run_id} of flow {run.flow_id}: {_coloured(run.status)}, {counts}")
+        screen.print(f"run {run.run_id} of flow {run.flow_id}: {coloured(run.status)}, {counts}")
         listing = table("node", "type", "status", "attempts", "started", "seconds", "")
         for node_id in [
             *checkpoint.node_states,
@@ -93,7 +94,7 @@ def show_command(options: argparse.Namespace) -> int:
             error = str((state.error or {}).get("message", ""))
             tries = str(state.attempts or "")
             listing.add_row(
-                node_id, state.node_type, _coloured(state.status), tries, time_of(state.started_at), seconds, error
+                node_id, state.node_type, coloured(state.status), tries, time_of(state.started_at), seconds, error
             )
         screen.print(listing)
         for pending in run.pending:
@@ -119,7 +120,7 @@ def checkpoints_command(options: argparse.Namespace) -> int:
         for entry in found:
             done = f"{entry.completed}/{entry.total}"
             listing.add_row(
-                entry.id, entry.event, entry.node_id or "", _coloured(entry.status), done, time_of(entry.created_at)
+                entry.id, entry.event, entry.node_id or "", coloured(entry.status), done, time_of(entry.created_at)
             )
         console().print(listing)
         return FINISHED

@@ -6,16 +6,23 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.checkpoints.editing import EditError
 from holdfast.checkpoints.validation import InvalidCheckpointError
 from holdfast.engine.simulator import NotScriptedError
 from holdfast.flows.faults import FlowDefinitionError
 from holdfast.loading import LoadError
+from holdfast.starter.bundles import InvalidExportError
 from holdfast.starter.connecting import NotReachableError
 from holdfast.starter.embedded import ServerError
 from holdfast.starter.errors import (
+    AlreadyResumedError,
     AnswerRefusedError,
     FlowFailedError,
+    InnerRunError,
     NoCheckpointError,
+    NoDefinitionError,
+    NoSuchNodeError,
+    PartOfRunError,
     RequestNotFoundError,
     RunActiveError,
     RunCancelledError,
@@ -45,6 +52,13 @@ _CODES: list[tuple[type[Exception], int]] = [
     (NotScriptedError, USAGE),
     (LoadError, USAGE),
     (RunActiveError, USAGE),
+    (AlreadyResumedError, USAGE),
+    (InnerRunError, USAGE),
+    (PartOfRunError, USAGE),
+    (NoSuchNodeError, NOT_FOUND),
+    (NoDefinitionError, USAGE),
+    (EditError, USAGE),
+    (InvalidExportError, USAGE),
     (RunEndedError, USAGE),
     (RunExistsError, USAGE),
     (UsageError, USAGE),
@@ -72,6 +86,8 @@ def _fields(error: Exception) -> dict[str, Any]:
         return {"run_id": error.run_id, "node_id": error.node_id, "checkpoint_id": error.checkpoint_id}
     if isinstance(error, FlowDefinitionError):
         return {"faults": faults_data(error)}
+    if isinstance(error, AlreadyResumedError):
+        return {"run_id": error.run_id, "winner": error.winner}
     return {}
 
 

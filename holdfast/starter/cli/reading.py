@@ -35,24 +35,30 @@ def input_from(given: Sequence[str]) -> Any:
         elif item.lstrip().startswith("{"):
             found |= _object(item, "--input")
         elif equals and key:
-            found[key] = read_text(value[1:]) if value.startswith("@") else _value(value)
+            found[key] = value_from(value)
         else:
             raise UsageError(f"[cli/bad-input] --input {item!r} is neither 'key=value', '@file.json' nor a JSON object")
     return found or None
 
 
-def _object(text: str, source: str) -> dict[str, Any]:
+def json_from(text: str, source: str) -> Any:
     try:
-        data = json.loads(text)
+        return json.loads(text)
     except ValueError as error:
         raise UsageError(f"[cli/bad-input] {source} is not JSON: {error}") from error
+
+
+def _object(text: str, source: str) -> dict[str, Any]:
+    data = json_from(text, source)
     if not is_object(data):
         raise UsageError(f"[cli/bad-input] {source} is not a JSON object")
     return dict(data)
 
 
-def _value(text: str) -> Any:
-    """Numbers, booleans and the like as what they are; everything else is text."""
+def value_from(text: str) -> Any:
+    """`@file` is its text; numbers, booleans and the like are what they are; everything else is text."""
+    if text.startswith("@"):
+        return read_text(text[1:])
     try:
         return json.loads(text)
     except ValueError:

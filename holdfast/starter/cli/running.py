@@ -1,4 +1,4 @@
-"""`holdfast run` and `resume`: start a run, and show it as it goes."""
+"""`holdfast run`: start a run, and show it as it goes."""
 
 import argparse
 import sys
@@ -33,22 +33,13 @@ def run_command(options: argparse.Namespace) -> int:
 
     async def work(session: Session) -> int:
         run_id = await session.client.start(flow, given, run_id=options.id)
-        return await _follow(session, run_id, options)
+        return await follow(session, run_id, options)
 
-    return _with_worker(options, work)
-
-
-def resume_command(options: argparse.Namespace) -> int:
-    flow = flow_from(options.flow, options.load) if options.flow else None
-
-    async def work(session: Session) -> int:
-        run_id = await session.client.resume(options.checkpoint, flow=flow, run_id=options.id)
-        return await _follow(session, run_id, options)
-
-    return _with_worker(options, work)
+    return with_worker(options, work)
 
 
-def _with_worker(options: argparse.Namespace, work: Any) -> int:
+def with_worker(options: argparse.Namespace, work: Any) -> int:
+    """Runs `work` with a worker at hand, or with one left behind when the caller does not stay."""
     if options.detach and not is_configured(options.address) and not dev_is_running(embedded.home()):
         start_detached(options.load, options.task_queue)
         options.load = []
@@ -57,7 +48,8 @@ def _with_worker(options: argparse.Namespace, work: Any) -> int:
     return with_session(options, work, worker=not options.detach)
 
 
-async def _follow(session: Session, run_id: str, options: argparse.Namespace) -> int:
+async def follow(session: Session, run_id: str, options: argparse.Namespace) -> int:
+    """Shows a run that was just started until it ends; only its id with `--detach`."""
     link = session.link(run_id)
     if options.detach:
         if options.json:
@@ -71,31 +63,11 @@ async def _follow(session: Session, run_id: str, options: argparse.Namespace) ->
     print(f"run {run_id}" + (f"\n{link}" if link else ""), flush=True)
     started: dict[str, Any] = {}
     async for transition in session.client.follow(run_id):
-        for line in _lines(transition, started):
+        for line in lines(transition, started):
             print(line, flush=True)
     result = await session.client.result(run_id)
     _show_result(result)
     return FINISHED
-
-
-def watch_command(options: argparse.Namespace) -> int:
-    """Follows a run that somebody else has started. Watching costs it nothing."""
-
-    async def work(session: Session) -> int:
-        await session.client.get_run(options.run)
-        if options.json:
-            async for event in session.client.stream(options.run, options.after):
-                print(event.model_dump_json(), flush=True)
-            return FINISHED
-        started: dict[str, Any] = {}
-        async for transition in session.client.follow(options.run, options.after // 2):
-            for line in _lines(transition, started):
-                print(line, flush=True)
-        run = await session.client.get_run(options.run)
-        print(run.status.value)
-        return FINISHED
-
-    return with_session(options, work)
 
 
 def _result_data(result: RunnableResult, link: str | None) -> dict[str, Any]:
@@ -103,7 +75,8 @@ def _result_data(result: RunnableResult, link: str | None) -> dict[str, Any]:
     return {"run_id": result.run_id, "status": "completed", "output": data["output"], "ui": link}
 
 
-def _lines(transition: Transition, started: dict[str, Any]) -> list[str]:
+def lines(transition: Transition, started: dict[str, Any]) -> list[str]:
+    """A transition as lines of text; none for most of them. `started` is the caller's, and kept here between calls."""
     match transition:
         case NodeAdvanced():
             said = _step(transition)

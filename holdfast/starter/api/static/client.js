@@ -22,6 +22,8 @@ export class HoldfastError extends Error {
     this.code = code;
     this.detail = detail;
     this.faults = more.faults ?? [];
+    // Of `run/resumed`: the run that was first.
+    this.winner = more.winner ?? null;
     this.retryAfter = more.retryAfter ?? null;
   }
 }
@@ -59,9 +61,56 @@ export class Holdfast {
     return this.#post(`${run(runId)}/continue`);
   }
 
-  /** A new run that does what the checkpoint (by default the latest) had not done. */
-  resume(runId, { checkpointId, input } = {}) {
-    return this.#post(`${run(runId)}/resume`, { checkpoint_id: checkpointId, input_data: input });
+  /**
+   * A new run in place of one that has ended: it does what the checkpoint (by default the latest) had not done.
+   *
+   * `edits` maps `node:field` to a value. A run is resumed once: of two who try, one gets `run/resumed` with the `winner`.
+   */
+  resume(runId, { key, ...changes } = {}) {
+    return this.#post(`${run(runId)}/resume`, changed(changes), key);
+  }
+
+  /** A new run beside the old one, which may be running. `rerun` names nodes to do again. The same `key`: the same fork. */
+  fork(runId, { key, ...changes } = {}) {
+    return this.#post(`${run(runId)}/fork`, changed(changes), key);
+  }
+
+  /** What would become of each node in such a run: `{kept, forgotten, reset, fresh, edited, warnings}`. */
+  plan(runId, changes = {}) {
+    return this.#post(`${run(runId)}/plan`, changed(changes));
+  }
+
+  /** The run's family, oldest first, each with its `children`. */
+  tree(runId) {
+    return this.#get(`${run(runId)}/tree`);
+  }
+
+  /** How a node, or a field of it, changed through the run. */
+  history(runId, { node, field } = {}) {
+    return this.#get(`${run(runId)}/history`, { node, field });
+  }
+
+  /** What is different between two checkpoints; a run's id means its latest. */
+  diff(left, right) {
+    return this.#get("/diff", { left, right });
+  }
+
+  /** A checkpoint as a file, `{name, blob}`. It has everything in it, also what is hidden elsewhere. */
+  async exportRun(runId, { checkpointId } = {}) {
+    const reply = await this.#fetch(`${run(runId)}/export${query({ checkpoint_id: checkpointId })}`);
+    const name = /filename="([^"]+)"/.exec(reply.headers.get("content-disposition") ?? "")?.[1] ?? "checkpoint.json";
+    return { name, blob: await reply.blob() };
+  }
+
+  /** A run from such a file (text or Blob), paused unless `go` is true. The same file again gives the same run. */
+  async importRun(file, { go } = {}) {
+    const headers = { "Content-Type": "application/octet-stream" };
+    return (await this.#fetch(`/imports${query({ run: go })}`, { method: "POST", headers, body: file })).json();
+  }
+
+  /** Deletes a run that has ended. */
+  async deleteRun(runId) {
+    await this.#fetch(run(runId), { method: "DELETE" });
   }
 
   async checkpoints(runId, { limit } = {}) {
@@ -196,7 +245,7 @@ async function problem(reply) {
   const code = said.title ?? `http/${reply.status}`;
   const detail = said.detail ?? (reply.statusText || `the server answered ${reply.status}`);
   const retryAfter = Number(reply.headers.get("retry-after")) || null;
-  return new HoldfastError(reply.status, code, detail, { faults: said.faults, retryAfter });
+  return new HoldfastError(reply.status, code, detail, { faults: said.faults, winner: said.winner, retryAfter });
 }
 
 /** Parses a body of Server-Sent Events. `onSign` hears every sign of life, comments included. */
@@ -228,6 +277,11 @@ function parsed(block) {
     if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
   }
   return data.length ? { name, data: data.join("\n") } : null;
+}
+
+function changed({ checkpointId, input, edits, definition, keep, runId, rerun, onlyFailed }) {
+  const more = { edits, definition, keep, rerun, only_failed: onlyFailed };
+  return { checkpoint_id: checkpointId, input_data: input, run_id: runId, ...more };
 }
 
 // Ids of flows inside a run have slashes, and the server wants them as they are.

@@ -2,6 +2,7 @@
 
 import { html, render, useContext, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { Holdfast, isTemporary } from "./client.js";
+import { splitCheckpoint } from "./moment.js";
 import { RunView } from "./run.js";
 import { Server, useRefreshed } from "./server.js";
 import { InboxView, RunsView, StartView } from "./views.js";
@@ -12,6 +13,8 @@ const VIEWS = { inbox: "Inbox", runs: "Runs", start: "Start" };
 
 function App() {
   const [view, argument] = useHash();
+  // Another moment of the same run is the same page.
+  const [runId, seq] = splitCheckpoint(argument);
   const [token, setToken] = useState(sessionStorage.getItem(TOKEN));
   const [wanted, setWanted] = useState(false);
   const [lost, setLost] = useState(false);
@@ -33,7 +36,7 @@ function App() {
     // The keyboard goes where the eyes go; but not when the page has just been opened.
     if (begun.current) main.current.querySelector("h1")?.focus();
     begun.current = true;
-  }, [view, argument]);
+  }, [view, runId]);
   const give = (text) => {
     sessionStorage.setItem(TOKEN, text);
     setToken(text);
@@ -43,7 +46,7 @@ function App() {
     event.preventDefault();
     main.current.focus();
   };
-  const place = `${view} ${argument} ${token}`;
+  const place = `${view} ${runId} ${token}`;
   return html`
     <${Server.Provider} value=${server}>
       <a class="skip-link" href="#main" onClick=${skip}>To the content</a>
@@ -55,7 +58,7 @@ function App() {
         </p>
         ${wanted
           ? html`<${TokenForm} wrong=${token !== null} onToken=${give} />`
-          : html`<${View} key=${place} ...${{ view, argument, settings }} onCount=${setWaiting} />`}
+          : html`<${View} key=${place} ...${{ view, runId, seq, settings }} onCount=${setWaiting} />`}
       </main>
     <//>
   `;
@@ -69,8 +72,8 @@ function Count({ onCount }) {
   return null;
 }
 
-function View({ view, argument, settings, onCount }) {
-  if (view === "run") return html`<${RunView} runId=${argument} settings=${settings} />`;
+function View({ view, runId, seq, settings, onCount }) {
+  if (view === "run") return html`<${RunView} ...${{ runId, seq, settings }} />`;
   if (view === "runs") return html`<${RunsView} />`;
   if (view === "start") return html`<${StartView} />`;
   return html`<${InboxView} onCount=${onCount} />`;

@@ -147,7 +147,7 @@ function scalar(value) {
   return short(String(value), LONGEST);
 }
 
-const WHO = { system: "Instructions", user: "Request", assistant: "Agent", tool: "Tool" };
+export const WHO = { system: "Instructions", user: "Request", assistant: "Agent", tool: "Tool" };
 
 /** What an agent and its model have said, with the tools it used. */
 export function Conversation({ messages, partial }) {

@@ -9,6 +9,7 @@ const STATES = { node_completed: "success", node_failed: "failure", node_skipped
 export class RunModel {
   constructor() {
     this.last = 0;
+    this.resumed = null;
     this.events = [];
     this.checkpoints = [];
     this.nodes = new Map();
@@ -49,6 +50,7 @@ export class RunModel {
       for (const id of [...this.open.keys()]) this.#close(id);
     }
     if (event.event === "checkpoint_resumed") {
+      this.resumed = event.seq;
       for (const id of event.data.skipped_nodes) this.nodes.set(id, { state: "success", kept: true });
     }
     // What is inside a node has no place in the picture, but may say how far it is.

@@ -2,22 +2,32 @@
 
 import { html, useContext, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { Badge, Conversation, Data, When } from "./data.js";
+import { EditForm, placesIn } from "./editing.js";
 import { Server } from "./server.js";
 import { NODE_STATES, duration, isObject } from "./words.js";
 
 const PAUSE = 1000;
 
-export function NodeDetail({ runId, node, known = { state: "pending" }, pending, moved, partial }) {
-  const inner = useInner(runId, node, moved);
+/** The step as it is now, or with `then`, `{id, checkpoint, onAdd}`, as it was, where its values can be changed. */
+export function NodeDetail({ runId, node, known = { state: "pending" }, then, pending, moved, partial, onWanted, onLook }) {
+  const latest = useInner(runId, node, moved, Boolean(then));
+  const inner = then ? innerOf(then.checkpoint, node.id) : latest;
   const record = inner?.record;
   const state = record?.internal_state ?? {};
   const input = known.input ?? record?.input_data;
   const output = known.output ?? (known.kept ? record?.output_data : undefined);
   const error = known.error ?? undefined;
+  const places = then ? placesIn(then.checkpoint, node.id) : {};
+  const change = (group, words, start) => {
+    if (!places[group]?.length) return null;
+    const form = { path: node.id, places: places[group], onAdd: then.onAdd, words, start };
+    return html`<${Change} key=${`${then.id} ${group}`} ...${form} />`;
+  };
   return html`
     <h2 id="step" tabindex="-1">${node.name ?? node.id}</h2>
     ${node.description && html`<p>${node.description}</p>`}
     <${NodeFacts} node=${node} known=${known} record=${record} state=${state} />
+    <${Again} ...${{ node, known, state, onWanted }} />
     ${pending.map((entry) => html`<${Attempt} key=${entry.node_id} entry=${entry} />`)}
     <${ChildRuns} state=${state} />
     ${error && html`<${Wrong} error=${error} heading=${known.state === "skip" ? "Why" : "Error"} />`}
@@ -26,20 +36,72 @@ export function NodeDetail({ runId, node, known = { state: "pending" }, pending,
       <section class="part">
         <h3>Conversation</h3>
         <${Conversation} messages=${state.prompt_messages ?? []} partial=${partial} />
+        ${change("messages", "Change a message…", state.prompt_messages?.length - 1)}
+      </section>
+    `}
+    ${then && state.context &&
+    html`
+      <section class="part">
+        <h3>What it knows</h3>
+        <${Data} value=${state.context} what="what it knows" />
+        ${change("context", "Change it…")}
       </section>
     `}
     ${input !== undefined && html`<${Value} heading="Input" value=${input} />`}
-    ${output !== undefined && html`<${Value} heading="Output" value=${output} />`}
-    <${Parts} parts=${inner?.parts ?? []} />
+    ${places.items &&
+    html`<section class="part"><h3>Items</h3>${change("items", "Change the result of an item…")}</section>`}
+    ${(output !== undefined || then) &&
+    html`
+      <${Value} heading="Output" value=${output}>
+        ${change("output", known.state === "success" ? "Change the output…" : "Give a result by hand…")}
+      <//>
+    `}
+    <${Parts} parts=${inner?.parts ?? []} then=${then} />
+    ${onLook && html`<div class="buttons"><button onClick=${onLook}>Change a value…</button></div>`}
   `;
 }
 
-function Value({ heading, value }) {
+function Value({ heading, value, children }) {
   return html`
     <section class="part">
       <h3>${heading}</h3>
       <${Data} value=${value} what=${heading} />
+      ${children}
     </section>
+  `;
+}
+
+/** A new run in which this step is done again; of a map, if some items failed, also only those. */
+function Again({ node, known, state, onWanted }) {
+  if (known.state === "pending") return null;
+  const failed = Object.keys(state.failed_iterations ?? {}).length;
+  return html`
+    <div class="buttons">
+      <button onClick=${() => onWanted({ kind: "rerun", node: node.id })}>Do this step again…</button>
+      ${failed > 0 &&
+      html`<button onClick=${() => onWanted({ kind: "failed", node: node.id })}>Only the failed items (${failed})…</button>`}
+    </div>
+  `;
+}
+
+/** A button that opens the form to change one of `places`. */
+function Change({ path, places, words, start = 0, onAdd }) {
+  const [open, setOpen] = useState(false);
+  const [taken, setTaken] = useState(false);
+  const button = useRef(null);
+  const close = () => {
+    setOpen(false);
+    setTimeout(() => button.current?.focus());
+  };
+  const add = (change) => {
+    onAdd(change);
+    setTaken(true);
+    close();
+  };
+  if (open) return html`<${EditForm} ...${{ path, places, start }} onAdd=${add} onClose=${close} />`;
+  return html`
+    <div class="buttons"><button ref=${button} onClick=${() => setOpen(true)}>${words}</button></div>
+    <p role="status" class=${taken ? "quiet" : "hidden"}>${taken && "Taken. It is among the changes on the way, above."}</p>
   `;
 }
 
@@ -55,11 +117,12 @@ function Wrong({ error, heading }) {
 }
 
 /** The node in the latest checkpoint; read again when something has happened to it, but not for every event. */
-function useInner(runId, node, moved) {
+function useInner(runId, node, moved, isPast) {
   const { holdfast } = useContext(Server);
   const [inner, setInner] = useState(null);
   const last = useRef(0);
   useEffect(() => {
+    if (isPast) return;
     let left = false;
     const timer = setTimeout(async () => {
       last.current = Date.now();
@@ -70,7 +133,7 @@ function useInner(runId, node, moved) {
       left = true;
       clearTimeout(timer);
     };
-  }, [runId, node.id, moved]);
+  }, [runId, node.id, moved, isPast]);
   return inner;
 }
 
@@ -118,15 +181,20 @@ function ChildRuns({ state }) {
 }
 
 /** Steps inside this one that are not forgotten yet. */
-function Parts({ parts }) {
+function Parts({ parts, then }) {
   if (!parts.length) return null;
+  const places = (path) => (then ? Object.values(placesIn(then.checkpoint, path, false)).flat() : []);
   return html`
     <section class="part">
       <h3>Inside</h3>
       <ul class="parts">
         ${parts.slice(0, 100).map(
           ([path, record]) => html`
-            <li key=${path}><span class="id">${path}</span> <${Badge} state=${record.status} words=${NODE_STATES} /></li>
+            <li key=${path}>
+              <span class="id">${path}</span> <${Badge} state=${record.status} words=${NODE_STATES} />
+              ${places(path).length > 0 &&
+              html`<${Change} key=${then.id} path=${path} places=${places(path)} words="Change…" onAdd=${then.onAdd} />`}
+            </li>
           `,
         )}
       </ul>

@@ -1,19 +1,25 @@
-// One run, live: its picture, its open questions, what has happened, and what is known of a step.
+// One run, live or at a moment of its past: its picture, its open questions, what has happened, what is known of a step.
 
 import { Component, html, useContext, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { Badge, When } from "./data.js";
+import { Compare } from "./diff.js";
+import { Family, members, useFamily } from "./family.js";
 import { Graph } from "./graph.js";
 import { RunModel } from "./model.js";
+import { goTo, placeOf, statesOf, useKept, useMoment } from "./moment.js";
 import { NodeDetail } from "./node.js";
+import { PlanDialog } from "./plan.js";
 import { Question } from "./questions.js";
 import { Server, useRefreshed } from "./server.js";
+import { Travel } from "./travel.js";
 import { NODE_STATES, RUN_STATES, clock, label, rootOf, sentence, short } from "./words.js";
 
 const SHOWN = 100;
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 const MODELS = new Set(["agent", "llm", "map", "graph-orchestrator", "linear-orchestrator"]);
 
-export function RunView({ runId, settings }) {
+/** `seq`: the number of the checkpoint that is looked at; null for now. */
+export function RunView({ runId, seq, settings }) {
   const { holdfast } = useContext(Server);
   const run = useRefreshed(() => holdfast.getRun(runId), 5000, [runId]);
   const definition = useRefreshed(useOnce(() => holdfast.definition(runId), runId), 5000, [runId]);
@@ -21,6 +27,12 @@ export function RunView({ runId, settings }) {
   const [selected, setSelected] = useState(null);
   const live = useLive(runId, definition.value, () => (run.reload(), questions.reload()));
   const inside = useMemo(() => insideOf(runId, questions.value ?? []), [questions.value]);
+  const moment = useMoment(runId, seq, live.model.events);
+  const kept = useKept(runId, live.model.resumed);
+  const family = useFamily(runId);
+  const changes = useChanges(moment);
+  const [wanted, setWanted] = useState(null);
+  const [comparing, setComparing] = useState(null);
   // The heading is the same element from the first moment on: it has the focus when one comes here by a link.
   const flow = definition.value;
   const heading = html`<h1 tabindex="-1">${flow ? (flow.name ?? label(flow.id)) : "Run"}</h1>`;
@@ -29,28 +41,40 @@ export function RunView({ runId, settings }) {
   const names = new Map((flow.nodes ?? []).map((entry) => [entry.id, entry.name ?? entry.id]));
   const node = flow.nodes?.find(({ id }) => id === selected);
   const { model } = live;
-  const states = model.states(ENDED.has(run.value.status) ? [] : inside);
+  const ended = ENDED.has(run.value.status);
+  const last = model.events.at(-1)?.seq ?? null;
+  const states = moment ? statesOf(moment.checkpoint) : withKept(model.states(ended ? [] : inside), kept);
+  const want = (what) => setWanted({ ...fromWhere(moment), changes: changes.list, ...what });
+  // Until the moment is read there is nothing to say of it; what is now would be taken for what was.
+  const unread = moment !== null && !moment.checkpoint;
+  const dimmed = moment !== null && (moment.reading || Boolean(moment.error));
   const detail = node && {
     runId,
     node,
     known: states.get(node.id),
-    pending: run.value.pending.filter((entry) => rootOf(entry.node_id) === node.id),
-    moved: model.moved.get(node.id),
-    partial: model.partial.get(node.id),
+    onWanted: want,
+    ...(moment ? pastOf(moment, changes) : presentOf(run.value, model, node)),
   };
   return html`
     ${heading}
     <${Head} run=${run.value} definition=${flow} settings=${settings} onChange=${run.reload} />
     ${live.lost && html`<p class="notice lost" role="status">The connection is lost. Trying again; nothing is missed.</p>`}
-    <${OpenQuestions} requests=${questions.value ?? []} model=${model} />
-    <div class="columns">
+    <div hidden=${moment !== null}><${OpenQuestions} requests=${questions.value ?? []} model=${model} /></div>
+    <${Travel}
+      ...${{ run: run.value, ended, moment, last }}
+      changes=${changes.list}
+      onRemove=${changes.remove}
+      onWanted=${want}
+      onCompare=${() => setComparing({ start: moment?.id ?? null, asked: (comparing?.asked ?? 0) + 1 })}
+    />
+    <div class="columns ${dimmed ? "dimmed" : ""}" aria-busy=${Boolean(moment?.reading)}>
       <section aria-labelledby="steps">
-        <h2 id="steps">Steps</h2>
+        <h2 id="steps">${moment ? "Steps, as they were" : "Steps"}</h2>
         <${Legend} />
         <${Graph} definition=${flow} states=${states} selected=${selected} onSelect=${setSelected} />
       </section>
       <section aria-labelledby="step" class="side">
-        ${node
+        ${node && !unread
           ? html`<${NodeDetail} key=${node.id} ...${detail} />`
           : html`
               <h2 id="step">A step</h2>
@@ -58,9 +82,58 @@ export function RunView({ runId, settings }) {
             `}
       </section>
     </div>
-    <${Timeline} events=${model.events} names=${names} />
-    <${Checkpoints} runId=${runId} checkpoints=${model.checkpoints} />
+    ${comparing &&
+    html`
+      <${Compare}
+        key=${comparing.start}
+        ...${{ runId, names, listed: model.checkpoints, relatives: members(family), ...comparing }}
+        onClose=${() => setComparing(null)}
+      />
+    `}
+    <${Family} runId=${runId} trees=${family} />
+    <${Timeline} ...${{ runId, seq, names }} events=${model.events} />
+    <${Checkpoints} runId=${runId} seq=${seq} checkpoints=${model.checkpoints} />
+    ${wanted && html`<${PlanDialog} ...${{ runId, flow, wanted }} onClose=${() => setWanted(null)} />`}
   `;
+}
+
+/** What was kept is not always done: it may have been skipped, or have failed and been handled. */
+function withKept(states, kept) {
+  for (const [id, known] of states) if (known.kept && kept.has(id)) states.set(id, { ...kept.get(id), kept: true });
+  return states;
+}
+
+/** What a step's detail needs of now. */
+function presentOf(run, model, node) {
+  const last = model.events.at(-1);
+  return {
+    pending: run.pending.filter((entry) => rootOf(entry.node_id) === node.id),
+    moved: model.moved.get(node.id),
+    partial: model.partial.get(node.id),
+    onLook: last ? () => goTo(run.run_id, last.seq) : null,
+  };
+}
+
+/** And of a moment in the past. */
+function pastOf(moment, changes) {
+  return { pending: [], then: { id: moment.id, checkpoint: moment.checkpoint, onAdd: changes.add } };
+}
+
+function fromWhere(moment) {
+  if (!moment) return { where: "where the run is now" };
+  return { checkpointId: moment.id, where: `checkpoint ${moment.position} of ${moment.numbers.length} (@${moment.seq})` };
+}
+
+/** The changes on the way into a new run. They belong to the moment at which they were made. */
+function useChanges(moment) {
+  const [all, setAll] = useState({});
+  const list = (moment && all[moment.id]) ?? [];
+  const without = (address) => list.filter((change) => change.address !== address);
+  return {
+    list,
+    add: (change) => setAll({ ...all, [moment.id]: [...without(change.address), change] }),
+    remove: (address) => setAll({ ...all, [moment.id]: without(address) }),
+  };
 }
 
 /** `load`, but only until it has succeeded: a run's definition never changes. */
@@ -157,9 +230,8 @@ function Actions({ run, onChange }) {
   const act = async (words, action) => {
     setSaid({ text: `${words}…` });
     try {
-      const reply = await action();
+      await action();
       setSaid({ text: `${words}: the server has taken it.` });
-      if (reply.run_id !== run.run_id) location.hash = `#/run/${encodeURIComponent(reply.run_id)}`;
       // The run takes it up a moment later.
       [200, 1000, 2500].forEach((pause) => setTimeout(onChange, pause));
     } catch (error) {
@@ -171,10 +243,8 @@ function Actions({ run, onChange }) {
   const id = run.run_id;
   const open = !ENDED.has(run.status);
   const paused = run.status === "paused";
-  const resumable = run.status === "failed" || run.status === "cancelled";
   const pause = () => act("Pause", () => holdfast.pause(id));
   const goOn = () => act("Continue", () => holdfast.continueRun(id));
-  const resume = () => act("Resume", () => holdfast.resume(id));
   const sure = (yes) => {
     setAsking(false);
     if (yes) act("Cancel", () => holdfast.cancel(id));
@@ -184,7 +254,6 @@ function Actions({ run, onChange }) {
       ${open && !paused && html`<button key="pause" onClick=${pause}>Pause</button>`}
       ${paused && html`<button key="continue" onClick=${goOn}>Continue</button>`}
       ${open && html`<button key="cancel" class="no" onClick=${() => setAsking(true)}>Cancel…</button>`}
-      ${resumable && html`<button key="resume" class="yes" onClick=${resume}>Resume</button>`}
     </div>
     <p role="status" class=${said?.wrong ? "problem" : said ? "notice" : "hidden"}>${said?.text}</p>
     ${asking && html`<${Sure} onNo=${() => sure(false)} onYes=${() => sure(true)} />`}
@@ -234,7 +303,7 @@ function Legend() {
 }
 
 /** Newest last. Only the end of a long list is drawn, until somebody asks for more. */
-function Timeline({ events, names }) {
+function Timeline({ runId, seq, events, names }) {
   const [shown, setShown] = useState(SHOWN);
   const hidden = Math.max(0, events.length - shown);
   return html`
@@ -243,37 +312,48 @@ function Timeline({ events, names }) {
       ${hidden > 0 &&
       html`<button onClick=${() => setShown(shown + 500)}>Show ${Math.min(500, hidden)} earlier (of ${hidden})</button>`}
       <ol class="timeline">
-        ${events.slice(hidden).map((event) => html`<${Happened} key=${event.id} event=${event} names=${names} />`)}
+        ${events.slice(hidden).map((event) => {
+          const line = { runId, event, names, here: event.seq === seq };
+          return html`<${Happened} key=${event.id} ...${line} />`;
+        })}
       </ol>
     </section>
   `;
 }
 
-/** What has happened does not change: a line is drawn once. */
+/** What has happened does not change: a line is drawn once, and when it is looked at. */
 class Happened extends Component {
   shouldComponentUpdate(next) {
-    return next.event !== this.props.event;
+    return ["event", "here"].some((name) => next[name] !== this.props[name]);
   }
 
-  render({ event, names }) {
+  render({ runId, event, names, here }) {
     return html`
-      <li data-event=${event.id} class=${event.event}>
-        <time datetime=${event.at} title=${new Date(event.at).toLocaleString()}>${clock(event.at)}</time>
+      <li data-event=${event.id} class="${event.event} ${here ? "here" : ""}" aria-current=${here ? "true" : undefined}>
+        <${ThenLink} id="${runId}@${event.seq}">
+          <time datetime=${event.at} title=${new Date(event.at).toLocaleString()}>${clock(event.at)}</time>
+        <//>
         <span>${short(sentence(event, names), 300)}</span>
       </li>
     `;
   }
 }
 
-function Checkpoints({ runId, checkpoints }) {
+function ThenLink({ id, children }) {
+  return html`<a class="moment" href=${placeOf(id)}>${children}</a>`;
+}
+
+function Checkpoints({ runId, seq, checkpoints }) {
   const [shown, setShown] = useState(20);
   const newest = checkpoints.slice(-shown).reverse();
   return html`
     <section aria-labelledby="checkpoints">
       <h2 id="checkpoints">Checkpoints</h2>
-      ${!newest.length && html`<p class="quiet">none yet</p>`}
+      ${!newest.length
+        ? html`<p class="quiet">none yet</p>`
+        : html`<p class="quiet">Choose one to see the run as it was then, and to go on from there.</p>`}
       <ul class="checkpoints">
-        ${newest.map((entry) => html`<${CheckpointRow} key=${entry.id} runId=${runId} entry=${entry} />`)}
+        ${newest.map((entry) => html`<${CheckpointRow} key=${entry.id} ...${{ runId, seq, entry }} />`)}
       </ul>
       ${checkpoints.length > shown &&
       html`<button onClick=${() => setShown(shown + 100)}>Show more (of ${checkpoints.length})</button>`}
@@ -281,8 +361,9 @@ function Checkpoints({ runId, checkpoints }) {
   `;
 }
 
-function CheckpointRow({ runId, entry }) {
+function CheckpointRow({ runId, seq, entry }) {
   const { holdfast } = useContext(Server);
+  const here = entry.id === `${runId}@${seq}`;
   const [text, setText] = useState(null);
   const load = (event) => {
     if (!event.target.open || text !== null) return;
@@ -292,12 +373,14 @@ function CheckpointRow({ runId, entry }) {
     );
   };
   return html`
-    <li>
+    <li class=${here ? "here" : ""} aria-current=${here ? "true" : undefined}>
+      <${ThenLink} id=${entry.id}>
+        <time datetime=${entry.at}>${clock(entry.at)}</time> ${label(entry.event)}${entry.path && `, ${entry.path}`}${" "}
+        <span class="id quiet">@${entry.id.split("@").pop()}</span>
+      <//>
+      ${here && html` <b>(you look at this one)</b>`}
       <details onToggle=${load}>
-        <summary>
-          <time datetime=${entry.at}>${clock(entry.at)}</time> ${label(entry.event)}${entry.path && `, ${entry.path}`}${" "}
-          <span class="id quiet">@${entry.id.split("@").pop()}</span>
-        </summary>
+        <summary>Show all <span class="hidden">of ${entry.id}</span></summary>
         <pre tabindex="0">${text ?? "Loading…"}</pre>
       </details>
     </li>

@@ -1,4 +1,4 @@
-// The inbox, the list of runs, and the page that starts one.
+// The inbox, the list of runs with the way to import one, and the page that starts one.
 
 import { html, useContext, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { Badge, When } from "./data.js";
@@ -64,12 +64,55 @@ export function RunsView() {
   return html`
     <h1 tabindex="-1">Runs</h1>
     <${Filters} filter=${filter} onFilter=${setFilter} />
+    <${Import} />
     ${first.error && html`<p class="problem" role="alert">${first.error.message}</p>`}
     <p class="hidden" role="status">${first.value ? `${runs.length} runs shown` : "Loading"}</p>
     ${first.value && !runs.length && html`<p class="empty">No runs.</p>`}
     <ul class="runs">${runs.map((run) => html`<${RunRow} key=${run.run_id} run=${run} />`)}</ul>
     ${cursor && html`<div class="buttons"><button onClick=${next}>More</button></div>`}
   `;
+}
+
+/** A run from a file that was downloaded, here or elsewhere. */
+function Import() {
+  const server = useContext(Server);
+  const [said, setSaid] = useState(null);
+  const input = useRef(null);
+  const take = async () => {
+    const [file] = input.current.files;
+    if (!file) return;
+    setSaid({ text: `Importing ${file.name}…` });
+    try {
+      const { run_id: runId, notes = [] } = await server.holdfast.importRun(file);
+      if (notes.length) setSaid({ notes, runId });
+      else location.hash = `#/run/${encodeURIComponent(runId)}`;
+    } catch (error) {
+      server.failed(error);
+      setSaid({ text: `${file.name} was not imported: ${whyNot(error)}`, wrong: true });
+    }
+    // So that the same file can be chosen again.
+    input.current.value = "";
+  };
+  return html`
+    <div class="import">
+      <button aria-describedby="import-means" onClick=${() => input.current.click()}>Import…</button>
+      <input ref=${input} type="file" accept=".json,.yaml,.yml" hidden aria-label="A downloaded checkpoint" onChange=${take} />
+      <span class="quiet" id="import-means">A downloaded checkpoint becomes a run again: paused, until you let it go on.</span>
+    </div>
+    <div role=${said?.wrong ? "alert" : "status"} class=${said?.wrong ? "problem" : said ? "notice" : "hidden"}>
+      ${said?.text}
+      ${said?.notes &&
+      html`
+        Imported, but not all of it: <ul>${said.notes.map((note) => html`<li key=${note}>${note}</li>`)}</ul>
+        <a href="#/run/${encodeURIComponent(said.runId)}">Look at the run</a>
+      `}
+    </div>
+  `;
+}
+
+function whyNot(error) {
+  if (error.status === undefined) return "the server could not be reached";
+  return error.status === 413 ? `it is too large for this page (${error.message}); 'holdfast import' takes it` : error.message;
 }
 
 function Filters({ filter, onFilter }) {

@@ -1,0 +1,69 @@
+"""resume: from the request to the first new activity, of a run with 300 transitions, against a fresh start of it."""
+
+import contextlib
+import time
+
+import yaml
+
+from benchmarks.measuring import Line, ratio, times
+from benchmarks.stage import Stage, stage
+from benchmarks.stepping import chain_of
+from benchmarks.steps import BenchMark, BenchStep
+from holdfast.flows.reading import read_flow
+from holdfast.flows.spec import FlowSpec
+from holdfast.starter.errors import FlowFailedError
+
+_NODES = 150
+_ROUNDS = 15
+
+
+def _marked() -> FlowSpec:
+    """A chain whose first node says when it begins, and whose last one does, and fails."""
+    flow = chain_of(BenchStep, _NODES)
+    for node in (flow.nodes[0], flow.nodes[-1]):
+        node.type = BenchMark.type
+    flow.nodes[-1].params = {"fails": True}
+    return flow
+
+
+async def resume() -> list[Line]:
+    """From the caller's request to the node's first line. A fresh run is ended once it has begun.
+
+    A fresh start is measured in two ways: from the definition's text, which is read and checked as `holdfast run` and
+    the API do for every start, and from a definition that is in memory already. The bar is about the first one.
+    """
+    flow = _marked()
+    text = yaml.safe_dump(flow.model_dump(mode="json"), sort_keys=False)
+    async with stage() as on, on.flow_worker():
+        # The first round does not count.
+        failed = [await _failed(on, flow) for _ in range(_ROUNDS + 1)]
+        transitions = (await on.holdfast.latest_checkpoint(failed[0])).sequence_number
+        taken: dict[str, list[float]] = {"resume": [], "fresh": [], "ready": []}
+        for run_id in failed:
+            begun = time.perf_counter()
+            resumed = await on.holdfast.resume(run_id)
+            taken["resume"].append(await BenchMark.first(resumed) - begun)
+            await _ended(on, resumed)
+            for side in ("fresh", "ready"):
+                begun = time.perf_counter()
+                started = await on.holdfast.start(read_flow(text) if side == "fresh" else flow)
+                taken[side].append(await BenchMark.first(started) - begun)
+                await on.client.get_workflow_handle(started).terminate()
+    counted = {side: found[1:] for side, found in taken.items()}
+    extra = {
+        "transitions": transitions,
+        "against_ready_definition": round(ratio(counted, "resume", "ready"), 4),
+        **times(counted),
+    }
+    return [Line("resume", ratio(counted, "resume", "fresh"), "x fresh start", "at most", 1.5, extra)]
+
+
+async def _failed(on: Stage, flow: FlowSpec) -> str:
+    run_id = await on.holdfast.start(flow)
+    await _ended(on, run_id)
+    return run_id
+
+
+async def _ended(on: Stage, run_id: str) -> None:
+    with contextlib.suppress(FlowFailedError):
+        await on.holdfast.result(run_id)

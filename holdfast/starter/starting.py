@@ -1,0 +1,65 @@
+"""Starting a run, new or from a checkpoint: the one place that knows what a run is given besides its argument."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+from temporalio.client import Client
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+from holdfast.checkpoints.models import RunStatus
+from holdfast.contracts import names
+from holdfast.contracts.calls import FlowStart
+from holdfast.flows.spec import FlowSpec
+from holdfast.starter.errors import RunExistsError
+
+STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
+FLOW = SearchAttributeKey.for_keyword(names.ATTRIBUTE_FLOW)
+FAMILY = SearchAttributeKey.for_keyword(names.ATTRIBUTE_FAMILY)
+
+
+class Origin(BaseModel):
+    """Where a run comes from, found without reading it. `family` is the first run of them all."""
+
+    how: Literal["resume", "fork", "rerun", "import"]
+    checkpoint_id: str
+    family: str
+    key: str | None = None
+
+
+async def start_run(
+    client: Client, task_queue: str, start: FlowStart, run_id: str, origin: Origin | None = None
+) -> None:
+    """RunExistsError when there is one of this id, open or closed."""
+    flow = start.flow
+    attributes = [SearchAttributePair(FLOW, flow.id), SearchAttributePair(STATUS, RunStatus.RUNNING)]
+    memo: dict[str, object] = {names.MEMO_PROGRESS: {"done": 0, "total": len(flow.nodes), "skipped": 0, "failed": 0}}
+    if origin is not None:
+        attributes.append(SearchAttributePair(FAMILY, origin.family))
+        memo[names.MEMO_ORIGIN] = origin.model_dump(mode="json")
+    try:
+        await client.start_workflow(
+            names.FLOW_RUN,
+            start,
+            id=run_id,
+            task_queue=task_queue,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            search_attributes=TypedSearchAttributes(attributes),
+            memo=memo,
+            static_summary=(flow.name or flow.id)[:200],
+            static_details=_details(flow),
+            request_eager_start=True,
+        )
+    except WorkflowAlreadyStartedError as error:
+        raise RunExistsError(run_id) from error
+
+
+def _details(flow: FlowSpec) -> str:
+    """Markdown for the Temporal Web UI."""
+    lines = [flow.description or f"Flow `{flow.id}`", "", "| node | type | after |", "| --- | --- | --- |"]
+    for node in flow.nodes[:50]:
+        after = ", ".join(dependency.node for dependency in node.depends)
+        lines.append(f"| {node.id} | {node.type} | {after} |")
+    if len(flow.nodes) > 50:
+        lines.append(f"\n… and {len(flow.nodes) - 50} more nodes")
+    return "\n".join(lines)

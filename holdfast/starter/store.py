@@ -1,0 +1,205 @@
+"""The checkpoint store as the schema's other backends have it, over Temporal's visibility and history.
+
+A checkpoint is part of its run's history and goes with it: what is deleted is always a whole run, with the flows inside
+it and all its executions. A run that has not ended is never deleted: it may wait for somebody.
+"""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic import BaseModel, Field
+from temporalio.api.common.v1 import WorkflowExecution as Execution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
+
+from holdfast.checkpoints.models import CheckpointStatus, CheckpointSummary, FlowCheckpoint
+from holdfast.contracts import names
+from holdfast.flows.ids import split_checkpoint_id
+from holdfast.starter.client import HoldfastClient
+from holdfast.starter.errors import (
+    InnerRunError,
+    NoCheckpointError,
+    PartOfRunError,
+    RunActiveError,
+    RunNotFoundError,
+)
+from holdfast.starter.people import quoted
+from holdfast.starter.rebuild import started_with
+from holdfast.starter.starting import FLOW
+
+_OURS = f"WorkflowType = '{names.FLOW_RUN}'"
+_ENDED = "ExecutionStatus != 'Running' AND ExecutionStatus != 'ContinuedAsNew'"
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which runs may go. `keep`: the newest of each flow that stay; `older_than`: how long a run has ended.
+
+    With neither, each flow's own `checkpoint.retention_days` decides, and a flow without it keeps everything.
+    """
+
+    flow_id: str | None = None
+    keep: int | None = None
+    older_than: timedelta | None = None
+
+
+class Collected(BaseModel):
+    """What a clean-up found. `orphans` are flows inside a run that is there no more."""
+
+    runs: list[str] = Field(default_factory=list[str])
+    orphans: list[str] = Field(default_factory=list[str])
+    kept_open: int = 0
+    """Runs that have not ended, waiting and paused ones among them: never touched."""
+    executions: int = 0
+    dry_run: bool = False
+
+
+class CheckpointStore:
+    """List, load and delete over all runs of a namespace."""
+
+    def __init__(self, client: HoldfastClient) -> None:
+        self._client = client
+        self._temporal = client.temporal
+
+    async def list_by_flow(
+        self, flow_id: str, status: CheckpointStatus | None = None, limit: int = 10
+    ) -> list[FlowCheckpoint]:
+        """Checkpoints of all runs of a flow, newest first."""
+        return [await self._client.get_checkpoint(entry.id) for entry in await self._newest(flow_id, status, limit)]
+
+    async def get_latest(self, flow_id: str) -> FlowCheckpoint | None:
+        found = await self.list_by_flow(flow_id, limit=1)
+        return found[0] if found else None
+
+    async def load(self, checkpoint_id: str) -> FlowCheckpoint | None:
+        """By id; None when there is no such checkpoint."""
+        try:
+            return await self._client.get_checkpoint(checkpoint_id)
+        except (RunNotFoundError, NoCheckpointError):
+            return None
+
+    async def delete(self, run_id: str) -> bool:
+        """Deletes a run that has ended, with all that belongs to it. False when there is none."""
+        run, seq = split_checkpoint_id(run_id)
+        if seq is not None:
+            raise PartOfRunError(run_id, run)
+        try:
+            known = await self._temporal.get_workflow_handle(run_id).describe()
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        if known.status == WorkflowExecutionStatus.RUNNING:
+            raise RunActiveError(run_id)
+        if known.parent_id is not None:
+            raise InnerRunError(run_id, known.root_id or known.parent_id)
+        await self._delete(run_id)
+        return True
+
+    async def cleanup(self, flow_id: str, keep_count: int) -> int:
+        """Deletes the ended runs of a flow but the newest `keep_count`; how many went."""
+        return len((await self.collect(Retention(flow_id, keep=keep_count))).runs)
+
+    async def collect(self, retention: Retention | None = None, *, dry_run: bool = False) -> Collected:
+        """Deletes what may go. Interrupted and begun again it ends in the same state: a run itself goes last."""
+        wanted = retention or Retention()
+        found = Collected(dry_run=dry_run)
+        kept: dict[str, int] = {}
+        only = f" AND {names.ATTRIBUTE_FLOW} = '{quoted(wanted.flow_id)}'" if wanted.flow_id is not None else ""
+        found.kept_open = await self._count(
+            f"{_OURS} AND ParentWorkflowId IS NULL AND ExecutionStatus = 'Running'{only}"
+        )
+        async for run in self._temporal.list_workflows(f"{_OURS} AND ParentWorkflowId IS NULL AND {_ENDED}{only}"):
+            if await self._may_go(run, wanted, kept):
+                found.runs.append(run.id)
+        found.orphans = [run_id async for run_id in self._orphans()] if wanted.flow_id is None else []
+        for run_id in found.runs:
+            found.executions += await self._count(f"RootWorkflowId = '{quoted(run_id)}'")
+            if not dry_run:
+                await self._delete(run_id)
+        for run_id in found.orphans:
+            found.executions += await self._count(f"WorkflowId = '{quoted(run_id)}'")
+            if not dry_run:
+                await self.delete_executions(f"WorkflowId = '{quoted(run_id)}'")
+        return found
+
+    async def _may_go(self, run: WorkflowExecution, wanted: Retention, kept: dict[str, int]) -> bool:
+        flow = run.typed_search_attributes.get(FLOW) or ""
+        if wanted.keep is not None:
+            kept[flow] = kept.get(flow, 0) + 1
+            if kept[flow] <= wanted.keep:
+                return False
+        older_than = wanted.older_than
+        if wanted.keep is None and older_than is None:
+            try:
+                days = (await started_with(self._temporal, run.id)).flow.checkpoint.retention_days
+            except RunNotFoundError:
+                return False  # Somebody has deleted it since it was listed.
+            if days is None:
+                return False
+            older_than = timedelta(days=days)
+        return older_than is None or (run.close_time is not None and run.close_time <= _now() - older_than)
+
+    async def _orphans(self) -> AsyncGenerator[str]:
+        """Ended flows inside a run whose outermost run is gone."""
+        there: dict[str, bool] = {}
+        async for run in self._temporal.list_workflows(f"{_OURS} AND ParentWorkflowId IS NOT NULL AND {_ENDED}"):
+            root = run.root_id or run.parent_id or run.id
+            if root not in there:
+                there[root] = await self._exists(root)
+            if not there[root]:
+                yield run.id
+
+    async def _exists(self, run_id: str) -> bool:
+        try:
+            await self._client.get_run(run_id)
+        except RunNotFoundError:
+            return False
+        return True
+
+    async def _count(self, query: str) -> int:
+        return (await self._temporal.count_workflows(query)).count
+
+    async def _delete(self, run_id: str) -> None:
+        # What is inside goes first: interrupted here, the run is still found, and taken up again.
+        await self.delete_executions(f"RootWorkflowId = '{quoted(run_id)}' AND WorkflowId != '{quoted(run_id)}'")
+        await self.delete_executions(f"WorkflowId = '{quoted(run_id)}'")
+
+    async def delete_executions(self, query: str) -> None:
+        """Deletes what a query finds, newest last: the execution that a run is found by."""
+        listed = [(run.start_time, run.id, run.run_id) async for run in self._temporal.list_workflows(query)]
+        for _, workflow_id, execution in sorted(listed):
+            request = DeleteWorkflowExecutionRequest(
+                namespace=self._temporal.namespace,
+                workflow_execution=Execution(workflow_id=workflow_id, run_id=execution),
+            )
+            try:
+                await self._temporal.workflow_service.delete_workflow_execution(request)
+            except RPCError as error:
+                if error.status != RPCStatusCode.NOT_FOUND:
+                    raise
+
+    async def _newest(self, flow_id: str, status: CheckpointStatus | None, limit: int) -> list[CheckpointSummary]:
+        found: list[CheckpointSummary] = []
+        cursor: str | None = None
+        while True:
+            runs, cursor = await self._client.page_of_runs(flow_id, limit=50, cursor=cursor)
+            for run in runs:
+                if len(found) >= limit and run.closed_at is not None and run.closed_at < found[limit - 1].created_at:
+                    continue  # It ended before the oldest of those that are wanted.
+                entries = await self._client.list_checkpoints(run.run_id)
+                found += [entry for entry in entries if status is None or entry.status == status]
+                found.sort(key=_newest_first)
+            if cursor is None:
+                return found[:limit]
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _newest_first(entry: CheckpointSummary) -> Any:
+    return (-entry.created_at.timestamp(), -entry.sequence_number)

@@ -1,0 +1,304 @@
+"""Time travel: any checkpoint as the beginning of a new run.
+
+A *resume* takes the place of a run that has ended; a run has one at most, whose id follows from its own, so that of
+two who try it at once Temporal lets one win. A *fork* goes its own way beside the old run, as often as one likes.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from temporalio.client import Client, WorkflowExecutionStatus
+
+from holdfast.checkpoints import values
+from holdfast.checkpoints.editing import apply_edits, retry_failed
+from holdfast.checkpoints.ledger import add_usage
+from holdfast.checkpoints.models import CheckpointRecord, FlowCheckpoint, RunStatus
+from holdfast.checkpoints.resuming import ResumePlan, plan_resume
+from holdfast.checkpoints.serial import seal, unseal_record
+from holdfast.contracts import names
+from holdfast.contracts.calls import FlowStart, InnerRun, RunConfig
+from holdfast.flows.check import ensure
+from holdfast.flows.ids import root_of, split_checkpoint_id, successor
+from holdfast.flows.spec import FlowSpec
+from holdfast.starter.errors import (
+    AlreadyResumedError,
+    InnerRunError,
+    NoCheckpointError,
+    NoDefinitionError,
+    NoSuchNodeError,
+    RunActiveError,
+    RunExistsError,
+    RunNotFoundError,
+)
+from holdfast.starter.reader import RunReader
+from holdfast.starter.rebuild import started_with
+from holdfast.starter.starting import Origin, start_run
+
+_KEYS = uuid.UUID("1d2f8a64-3a5b-5d0e-8c57-5b0c3f1c9e02")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is to be different in the new run.
+
+    `edits` maps addresses to values (`checkpoints.editing`). `rerun` names nodes that start from nothing, with all that
+    comes after them; with `only_failed` they are maps, of which only the failed items run. `keep` names nodes whose
+    result is kept although their definition has changed.
+    """
+
+    flow: FlowSpec | None = None
+    input_data: Any = None
+    edits: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    rerun: Sequence[str] = ()
+    only_failed: bool = False
+    keep: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """A run that was started from a checkpoint. `created`: False when the same key has started it before."""
+
+    run_id: str
+    plan: ResumePlan
+    created: bool = True
+
+
+@dataclass(frozen=True)
+class Source:
+    """All that a new run needs of an old one."""
+
+    record: CheckpointRecord
+    flow: FlowSpec | None = None
+    config: RunConfig = field(default_factory=RunConfig)
+    children: Mapping[str, InnerRun] = field(default_factory=dict[str, InnerRun])
+    family: str | None = None
+    ended: bool = True
+    lost: Sequence[str] = ()
+
+
+class Traveller:
+    """Starts runs from checkpoints."""
+
+    def __init__(self, client: Client, reader: RunReader, task_queue: str) -> None:
+        self._client = client
+        self._reader = reader
+        self._task_queue = task_queue
+
+    async def resume(
+        self, checkpoint: str | FlowCheckpoint, changes: Changes | None = None, key: str | None = None
+    ) -> NewRun:
+        """Takes the place of a run that has ended. AlreadyResumedError names the run that has done so before."""
+        source = await self._source(checkpoint, resume=True)
+        start = _start(source, changes or Changes())
+        old = source.record.run_id
+        # The same keys for the same work: an effect whose reply was lost is not had twice.
+        if start.input_data is None:
+            start.key_base = _key_base(source)
+        return await self._begin(start, successor(old), self._origin("resume", source, key))
+
+    async def fork(
+        self,
+        checkpoint: str | FlowCheckpoint,
+        changes: Changes | None = None,
+        *,
+        run_id: str | None = None,
+        key: str | None = None,
+    ) -> NewRun:
+        """A new run beside the old one, which may be running. With a `key`, the same key again is the same fork."""
+        changes = changes or Changes()
+        source = await self._source(checkpoint)
+        start = _start(source, changes)
+        if changes.rerun and changes.only_failed and source.ended:
+            # Tried again, not done anew: the keys stay.
+            start.key_base = _key_base(source)
+        if run_id is None:
+            run_id = f"{start.flow.id}-{uuid.uuid5(_KEYS, f'{source.record.run_id} {key}') if key else uuid.uuid4()}"
+        how = "rerun" if changes.rerun else "fork"
+        return await self._begin(start, run_id, self._origin(how, source, key))
+
+    async def plan(self, checkpoint: str | FlowCheckpoint, changes: Changes | None = None) -> ResumePlan:
+        """What would become of each node, without starting anything."""
+        return _start(await self._source(checkpoint), changes or Changes()).plan or ResumePlan()
+
+    async def start_from(self, source: Source, run_id: str, *, key: str, paused: bool, changes: Changes) -> NewRun:
+        """A run from a checkpoint that came from elsewhere. The same again is the same run."""
+        start = _start(source, changes)
+        start.paused = paused
+        start.key_base = _key_base(source)
+        return await self._begin(start, run_id, self._origin("import", source, key))
+
+    async def source(self, checkpoint: str) -> Source:
+        """A checkpoint with all that belongs to it; a run's id means its latest."""
+        return await self._source(checkpoint)
+
+    async def _begin(self, start: FlowStart, run_id: str, origin: Origin) -> NewRun:
+        plan = start.plan or ResumePlan()
+        try:
+            await start_run(self._client, self._task_queue, start, run_id, origin)
+        except RunExistsError:
+            taken = await self._taken(run_id)
+            old = split_checkpoint_id(origin.checkpoint_id)[0]
+            if taken is None or split_checkpoint_id(taken.checkpoint_id)[0] != old:
+                raise
+            if origin.key is None or taken.key != origin.key:
+                raise AlreadyResumedError(old, run_id) if origin.how == "resume" else RunExistsError(run_id) from None
+            return NewRun(run_id, plan, created=False)
+        return NewRun(run_id, plan)
+
+    def _origin(self, how: Any, source: Source, key: str | None) -> Origin:
+        record = source.record
+        return Origin(how=how, checkpoint_id=record.id, family=source.family or record.run_id, key=key)
+
+    async def _taken(self, run_id: str) -> Origin | None:
+        """Where the run that has this id comes from; None when it comes from no other."""
+        known = (await (await self._reader.describe(run_id)).memo()).get(names.MEMO_ORIGIN)
+        return Origin.model_validate(known) if known else None
+
+    async def _source(self, checkpoint: str | FlowCheckpoint, *, resume: bool = False) -> Source:
+        if isinstance(checkpoint, FlowCheckpoint):
+            return await self._given(unseal_record(seal(checkpoint)), resume=resume)
+        run, seq = split_checkpoint_id(checkpoint)
+        # Mostly it is a run that failed, which has left everything in its last event.
+        left = await self._reader.left_behind(run) if resume and seq is None else None
+        ended = left is not None
+        if left is not None:
+            record, start = left
+        else:
+            known, start = await asyncio.gather(self._reader.describe(run), started_with(self._client, run))
+            ended = known.status != WorkflowExecutionStatus.RUNNING
+            if resume and not ended:
+                raise RunActiveError(run)
+            if seq is None:
+                record = await self._reader.latest_record(run, known)
+            else:
+                record = unseal_record(await self._reader.at(run, seq, known))
+        if resume and start.outer is not None:
+            raise InnerRunError(run, start.outer)
+        moment = None if seq is None else record.updated_at
+        record, children, lost = await self._with_children(record, moment)
+        return Source(record, start.flow, start.config, children, start.family, ended, lost)
+
+    async def _given(self, record: CheckpointRecord, *, resume: bool) -> Source:
+        """A checkpoint that the caller holds. Its run may be here or not."""
+        try:
+            known = await self._reader.describe(record.run_id)
+        except RunNotFoundError:
+            return Source(record)
+        ended = known.status != WorkflowExecutionStatus.RUNNING
+        if resume and not ended:
+            raise RunActiveError(record.run_id)
+        start = await started_with(self._client, record.run_id)
+        if resume and start.outer is not None:
+            raise InnerRunError(record.run_id, start.outer)
+        record, children, lost = await self._with_children(record, record.updated_at)
+        return Source(record, start.flow, start.config, children, start.family, ended, lost)
+
+    async def _with_children(
+        self, record: CheckpointRecord, moment: datetime | None
+    ) -> tuple[CheckpointRecord, dict[str, InnerRun], list[str]]:
+        """The flows inside it that had not ended, as they were then, and where one was that is there no more."""
+        found: dict[str, InnerRun] = {}
+        lost: list[str] = []
+        completed = set(record.completed_node_ids)
+        for path, state in list(record.node_states.items()):
+            inside = state.internal_state
+            if root_of(path) in completed:
+                continue
+            if "child_run_id" in inside and "checkpoint" not in inside:
+                inner = await self._inner(inside["child_run_id"], moment)
+                if inner is None:
+                    lost.append(path)
+                    continue
+                checkpoint, below, gone = await self._with_children(inner.checkpoint, moment)
+                found[path] = inner.model_copy(update={"checkpoint": checkpoint})
+                found |= {f"{path}/{name}": known for name, known in below.items()}
+                lost += [f"{path}/{name}" for name in gone]
+            batches: dict[str, dict[str, Any]] = inside.get("children") or {}
+            for child, known in batches.items():
+                if known["status"] != RunStatus.COMPLETED:
+                    batch = await self._inner(child, moment)
+                    record = _absorb(record, path, batch) if batch is not None else record
+        return record, found, lost
+
+    async def _inner(self, run_id: str, moment: datetime | None) -> InnerRun | None:
+        try:
+            if moment is None:
+                record = await self._reader.latest_record(run_id)
+            else:
+                record = await self._reader.as_of(run_id, moment)
+            start = await started_with(self._client, run_id)
+        except (RunNotFoundError, NoCheckpointError):
+            return None
+        return InnerRun(flow=start.flow, checkpoint=record)
+
+
+def _key_base(source: Source) -> str:
+    return source.record.metadata.get("key_base") or source.record.run_id
+
+
+def _start(source: Source, changes: Changes) -> FlowStart:
+    """The new run's argument and what it will do. Everything that can be wrong is said here, before anything runs."""
+    record, run_id = source.record, source.record.run_id
+    # The definition that a run had was checked when it began.
+    flow = ensure(changes.flow) if changes.flow is not None else source.flow
+    if flow is None:
+        raise NoDefinitionError(run_id)
+    known = [node.id for node in flow.nodes]
+    for node_id in [*changes.rerun, *changes.keep]:
+        if node_id not in known:
+            raise NoSuchNodeError(run_id, f"its flow has no node {node_id!r}; it has: {', '.join(known)}")
+    if changes.only_failed:
+        for node_id in changes.rerun:
+            record = retry_failed(record, node_id)
+    record = apply_edits(flow, record, changes.edits)
+    plan = plan_resume(
+        flow,
+        record,
+        before=source.flow if changes.flow is not None else None,
+        edited=changes.edits,
+        rerun=() if changes.only_failed else changes.rerun,
+        retried=changes.rerun if changes.only_failed else (),
+        keep=changes.keep,
+    )
+    plan.warnings += [
+        f"the flow inside {path!r} is there no more; it starts from its beginning" for path in source.lost
+    ]
+    return FlowStart(
+        flow=flow,
+        input_data=values.encode(changes.input_data, "input"),
+        config=source.config,
+        base=record,
+        resumed_from=record.id,
+        plan=plan,
+        children=dict(source.children),
+    )
+
+
+def _absorb(record: CheckpointRecord, path: str, batch: InnerRun) -> CheckpointRecord:
+    """The map with what one of its batches, a run of its own, had done by then."""
+    (node,) = batch.flow.nodes
+    indices: list[int] = node.params["indices"]
+    there = batch.checkpoint.node_states.get(node.id)
+    if there is None:
+        return record
+    failed: dict[str, Any] = there.internal_state.get("failed_iterations") or {}
+    done: dict[str, Any] | None = there.internal_state.get("completed_iterations")
+    if done is None:
+        # It has ended, and has its results in its output alone.
+        output: list[Any] = there.output_data["output"] if there.output_data else []
+        done = {str(index): item for index, item in zip(indices, output, strict=False) if str(index) not in failed}
+    state = record.node_states[path]
+    inside = state.internal_state
+    merged = {
+        **inside,
+        "completed_iterations": {**inside["completed_iterations"], **done},
+        "failed_iterations": {**inside["failed_iterations"], **failed},
+    }
+    usage = add_usage(record.metadata.get("usage") or {}, batch.checkpoint.metadata.get("usage") or {})
+    taken = record.fork(metadata={**record.metadata, **({"usage": usage} if usage else {})})
+    taken.node_states[path] = state.model_copy(update={"internal_state": merged})
+    return taken
