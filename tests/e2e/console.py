@@ -1,5 +1,6 @@
 """The stage of the tests of the console: real processes that can be killed, and real browsers that are watched."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +21,13 @@ CHROMIUM = shutil.which("chromium")
 PHONE: ViewportSize = {"width": 390, "height": 844}
 DESK: ViewportSize = {"width": 1200, "height": 900}
 PATIENCE = 20_000
+
+
+def slow(seconds: float) -> str:
+    """A flow of thirteen steps, one after the other."""
+    step = {"type": "python", "code": f"import time\ndef run(x): time.sleep({seconds})"}
+    others = {f"n{number}": {**step, "depends": f"n{number - 1}"} for number in range(1, 13)}
+    return json.dumps({"id": "slow", "nodes": {"n0": step, **others}})
 
 
 class Stack:

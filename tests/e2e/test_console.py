@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Playwright, expect, sync_playwright
+from playwright.sync_api import Playwright, expect
 
-from tests.e2e.console import CHROMIUM, PATIENCE, PHONE, Stack, Visitors, card, shot, tab_to, until
+from tests.e2e.console import CHROMIUM, PATIENCE, PHONE, Stack, Visitors, card, shot, slow, tab_to, until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
@@ -104,10 +104,7 @@ id: many
 nodes:
   each: {type: map, node: {type: transform, template: "x"}}
 """
-SLEEP = {"type": "python", "code": "import time\ndef run(x): time.sleep(0.4)"}
-SLOW = json.dumps(
-    {"id": "slow", "nodes": {"n0": SLEEP} | {f"n{n}": {**SLEEP, "depends": f"n{n - 1}"} for n in range(1, 13)}}
-)
+SLOW = slow(0.4)
 FLOWS = {
     "expense": EXPENSE,
     "kinds": KINDS,
@@ -124,13 +121,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
     found = Stack(tmp_path_factory.mktemp("console"), FLOWS)
     with contextlib.closing(found):
         found.start()
-        yield found
-
-
-@pytest.fixture(scope="module")
-def playwright() -> Generator[Playwright]:
-    expect.set_options(timeout=PATIENCE)
-    with sync_playwright() as found:
         yield found
 
 

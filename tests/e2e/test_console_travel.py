@@ -1,7 +1,6 @@
 """Time travel in a real browser: look back, resume, fork, change, compare, and carry a run elsewhere."""
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Generator
@@ -9,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, Playwright, expect, sync_playwright
+from playwright.sync_api import Locator, Page, Playwright, expect
 
-from tests.e2e.console import CHROMIUM, PATIENCE, PHONE, Stack, Visitors, shot, tab_to, until
+from tests.e2e.console import CHROMIUM, PHONE, Stack, Visitors, shot, slow, tab_to, until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
@@ -115,10 +114,7 @@ nodes:
   note: {type: transform, template: "small", depends: [{node: kind, option: small}]}
   report: {type: transform, template: "large", depends: [{node: kind, option: large}]}
 """
-SLEEP = {"type": "python", "code": "import time\ndef run(x): time.sleep(0.5)"}
-SLOW = json.dumps(
-    {"id": "slow", "nodes": {"n0": SLEEP} | {f"n{n}": {**SLEEP, "depends": f"n{n - 1}"} for n in range(1, 13)}}
-)
+SLOW = slow(0.5)
 FLOWS = {
     "letter": LETTER,
     "shaky": SHAKY,
@@ -135,13 +131,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
     found = Stack(tmp_path_factory.mktemp("travel"), FLOWS)
     with contextlib.closing(found):
         found.start()
-        yield found
-
-
-@pytest.fixture(scope="module")
-def playwright() -> Generator[Playwright]:
-    expect.set_options(timeout=PATIENCE)
-    with sync_playwright() as found:
         yield found
 
 

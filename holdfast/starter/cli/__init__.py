@@ -14,25 +14,18 @@ Run flows that survive crashes.
   holdfast run FLOW               start a flow and follow it to its end
   holdfast runs                   the runs there are
   holdfast show RUN               where a run is, node by node
-  holdfast checkpoints RUN        the run's checkpoints
-  holdfast checkpoint [ID]        one checkpoint, as JSON or YAML   (a run's id: its latest)
-  holdfast resume ID              go on with a run that has ended: only what was not done is
-  holdfast fork ID                a new run beside it, changed on the way: --edit, --flow, --input
-  holdfast rerun ID NODE          a new run that does a node, and what comes after it, again
-  holdfast diff ID ID             what is different between two checkpoints   (history: one node's way)
-  holdfast tree RUN               what was resumed and forked from what
+  holdfast checkpoints RUN        the run's checkpoints   (checkpoint: one of them, as JSON or YAML)
+  holdfast resume ID              go on with a run that has ended   (fork: beside it; rerun: a node again)
+  holdfast diff ID ID             two checkpoints compared   (history: of one node; tree: where runs come from)
   holdfast export ID [FILE]       a checkpoint as a file   (import: go on from it, here or elsewhere)
   holdfast gc                     delete old runs, by their retention   (delete: this one)
-  holdfast cancel RUN             end a run; what it has done is kept
-  holdfast pause RUN              let nothing new begin in a run   (continue: let it go on)
+  holdfast cancel RUN             end a run; what it has done is kept   (pause: for now; continue: go on)
   holdfast inbox                  the questions that wait for an answer
   holdfast approve RUN [REQUEST]  let it be done   (reject: not; answer: words, a choice, a form)
   holdfast watch RUN              a run, live
   holdfast serve                  the HTTP API and the console page   (openapi: its document)
-  holdfast check FLOW             find mistakes without running anything
-  holdfast simulate FLOW          run the flow's logic with scripted results, without a server
-  holdfast worker                 a worker for a Temporal server that runs elsewhere
-  holdfast stop                   stop what 'run --detach' left running
+  holdfast check FLOW             find mistakes without running anything   (simulate: with scripted results)
+  holdfast worker                 a worker for a server that runs elsewhere   (stop: what 'run --detach' left running)
 
 Where Temporal is: --address, --namespace (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, Temporal's profiles).
 With none of these, the embedded server in .holdfast/ is used, and started if need be.
