@@ -12,7 +12,7 @@ from holdfast.contracts import names
 from holdfast.contracts.people import HumanAnswer
 from holdfast.flows.spec import FlowSpec
 from holdfast.starter.embedded import binary
-from holdfast.starter.errors import AnswerRefusedError
+from holdfast.starter.errors import AnswerRefusedError, NoSuchNodeError
 from holdfast.starter.people import OpenRequest
 from tests.integration.conftest import Bench
 
@@ -314,7 +314,7 @@ async def test_the_client_for_code_that_is_not_async_travels_too(bench: Bench) -
             moments = client.node_history(run_id, "a", "output")
             while len((root := client.tree(again)[0]).children) < 2:
                 pass  # The visibility store lags a little.
-            with pytest.raises(LookupError, match="never had a node 'nobody'"):
+            with pytest.raises(NoSuchNodeError, match="never had a node 'nobody'"):
                 client.node_history(run_id, "nobody")
 
         assert fork == f"{run_id}-fork"

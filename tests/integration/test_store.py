@@ -16,6 +16,7 @@ from holdfast import (
     RunActiveError,
     read_flow,
 )
+from holdfast.contracts import names
 from holdfast.flows.spec import FlowSpec
 from holdfast.starter.errors import InnerRunError, PartOfRunError
 from holdfast.starter.store import Collected, Retention
@@ -181,3 +182,15 @@ async def test_flows_inside_a_run_that_is_gone_are_found_and_go_too(bench: Bench
 
     ours = [name for name in looked.orphans if name.startswith(run_id)]
     assert sorted(ours) == [f"{run_id}/each[0-1]", f"{run_id}/each[2-2]", f"{run_id}/sub"]
+
+
+@pytest.mark.req("FL-9")
+async def test_a_clean_up_passes_over_a_run_that_was_started_with_nonsense(bench: Bench) -> None:
+    await bench.worker([Work])
+    store, run_id = CheckpointStore(bench.client), f"nonsense-{bench.task_queue}"
+    await bench.client.temporal.start_workflow(names.FLOW_RUN, "nonsense", id=run_id, task_queue=bench.task_queue)
+    await listed(bench.client.temporal, f"WorkflowId = '{run_id}'", 1)
+    found = await store.collect(dry_run=True)
+
+    assert run_id not in found.runs
+    assert await store.delete(run_id)
