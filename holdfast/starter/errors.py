@@ -70,6 +70,15 @@ class NoDefinitionError(RunError):
         )
 
 
+class NotAFlowError(RunError):
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"[run/not-a-flow] run {run_id!r} was started with something else than a flow, and has no checkpoints; "
+            "start it again with 'holdfast run', the API or HoldfastClient",
+            run_id,
+        )
+
+
 class NoCheckpointError(RunError):
     def __init__(self, run_id: str, why: str) -> None:
         super().__init__(f"[checkpoint/none] run {run_id!r} has no such checkpoint: {why}", run_id)

@@ -3,7 +3,9 @@
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from pydantic import ValidationError
 from temporalio import workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
@@ -20,7 +22,7 @@ from temporalio.worker import (
 
 from holdfast.checkpoints.ledger import Ledger
 from holdfast.contracts.calls import FlowStart, Started
-from holdfast.starter.errors import RunNotFoundError
+from holdfast.starter.errors import NotAFlowError, RunNotFoundError
 from holdfast.starter.starting import FAMILY
 from holdfast.workflows.flow_run import FlowRun
 
@@ -119,7 +121,7 @@ async def started_with(client: Client, run_id: str) -> Started:
         async for event in handle.fetch_history_events(page_size=1):
             if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
                 attributes = event.workflow_execution_started_event_attributes
-                [start] = await client.data_converter.decode(list(attributes.input.payloads), [Started])
+                start = await _started(client, run_id, list(attributes.input.payloads))
                 known = decode_typed_search_attributes(attributes.search_attributes)
                 outer = attributes.root_workflow_execution if attributes.parent_workflow_execution.workflow_id else None
                 return start.model_copy(
@@ -128,3 +130,15 @@ async def started_with(client: Client, run_id: str) -> Started:
     except RPCError as error:
         raise _missing(run_id, error) from error
     raise LookupError(f"run {run_id!r} has an empty history")
+
+
+async def _started(client: Client, run_id: str, payloads: list[Payload]) -> Started:
+    try:
+        decoded = await client.data_converter.decode(payloads[:1], [Started]) if payloads else []
+    except (ValidationError, KeyError) as error:
+        raise NotAFlowError(run_id) from error
+    match decoded:
+        case [Started() as start]:
+            return start
+        case _:
+            raise NotAFlowError(run_id)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from temporalio.api.common.v1 import WorkflowExecution as Execution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
@@ -22,6 +22,7 @@ from holdfast.starter.client import HoldfastClient
 from holdfast.starter.errors import (
     InnerRunError,
     NoCheckpointError,
+    NotAFlowError,
     PartOfRunError,
     RunActiveError,
     RunNotFoundError,
@@ -138,8 +139,8 @@ class CheckpointStore:
                 days = (await started_with(self._temporal, run.id)).flow.checkpoint.retention_days
             except RunNotFoundError:
                 return False  # Somebody has deleted it since it was listed.
-            except ValidationError:
-                return False  # It was started with something else than a flow, and nothing says that it may go.
+            except NotAFlowError:
+                return False  # Nothing says that it may go.
             if days is None:
                 return False
             older_than = timedelta(days=days)

@@ -18,7 +18,7 @@ from holdfast import (
 )
 from holdfast.contracts import names
 from holdfast.flows.spec import FlowSpec
-from holdfast.starter.errors import InnerRunError, PartOfRunError
+from holdfast.starter.errors import InnerRunError, NotAFlowError, PartOfRunError
 from holdfast.starter.store import Collected, Retention
 from tests.integration.conftest import Bench
 
@@ -185,12 +185,15 @@ async def test_flows_inside_a_run_that_is_gone_are_found_and_go_too(bench: Bench
 
 
 @pytest.mark.req("FL-9")
-async def test_a_clean_up_passes_over_a_run_that_was_started_with_nonsense(bench: Bench) -> None:
-    await bench.worker([Work])
+@pytest.mark.parametrize("given", [["nonsense"], [None], [], [{}], [{"flow": {}}, 1]], ids=str)
+async def test_a_clean_up_passes_over_a_run_that_was_started_with_nonsense(bench: Bench, given: list[Any]) -> None:
     store, run_id = CheckpointStore(bench.client), f"nonsense-{bench.task_queue}"
-    await bench.client.temporal.start_workflow(names.FLOW_RUN, "nonsense", id=run_id, task_queue=bench.task_queue)
+    await bench.client.temporal.start_workflow(names.FLOW_RUN, args=given, id=run_id, task_queue=bench.task_queue)
+    await bench.client.temporal.get_workflow_handle(run_id).terminate()
     await listed(bench.client.temporal, f"WorkflowId = '{run_id}'", 1)
     found = await store.collect(dry_run=True)
 
     assert run_id not in found.runs
+    with pytest.raises(NotAFlowError, match="not-a-flow"):
+        await bench.client.definition(run_id)
     assert await store.delete(run_id)

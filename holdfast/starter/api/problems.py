@@ -22,6 +22,7 @@ from holdfast.starter.errors import (
     NoCheckpointError,
     NoDefinitionError,
     NoSuchNodeError,
+    NotAFlowError,
     PartOfRunError,
     RequestNotFoundError,
     RunActiveError,
@@ -48,6 +49,7 @@ _STATUS: dict[type[Exception], int] = {
     EditError: 422,
     PartOfRunError: 422,
     NoDefinitionError: 422,
+    NotAFlowError: 422,
     NotReachableError: 503,
 }
 _CALLERS_FAULT = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION})
