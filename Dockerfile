@@ -1,10 +1,10 @@
-# The image of a worker. `docker build --tag holdfast:0.1.0 .`, or let docker compose build it.
+# The image of a worker, of the API and of the codec server. `docker build --tag holdfast:0.1.0 .`, or let docker compose build it.
 FROM python:3.11.14-slim-bookworm AS build
 WORKDIR /src
 RUN python -m venv /opt/holdfast
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY holdfast holdfast
-RUN /opt/holdfast/bin/pip install --no-cache-dir --disable-pip-version-check --constraint constraints.txt .
+RUN /opt/holdfast/bin/pip install --no-cache-dir --disable-pip-version-check --constraint constraints.txt '.[s3]'
 
 FROM python:3.11.14-slim-bookworm
 COPY --from=build /opt/holdfast /opt/holdfast

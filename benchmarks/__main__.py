@@ -18,6 +18,7 @@ from benchmarks.growth import growth
 from benchmarks.mapping import mapping
 from benchmarks.measuring import Line, compiled
 from benchmarks.parked import parked
+from benchmarks.payloads import payloads
 from benchmarks.reading import read
 from benchmarks.resuming import resume
 from benchmarks.stepping import chain, concurrent, fanout
@@ -28,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[list[Line]]]] = {
     "concurrent": concurrent,
     "map": mapping,
     "growth": growth,
+    "payloads": payloads,
     "parked": parked,
     "read": read,
     "resume": resume,

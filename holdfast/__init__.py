@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         state,
     )
     from holdfast.flows.conditions import Condition
+    from holdfast.flows.connections import connection
     from holdfast.flows.faults import FlowDefinitionError
     from holdfast.flows.memory import Memory
     from holdfast.flows.nodes import (
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from holdfast.starter.store import CheckpointStore
     from holdfast.starter.sync import SyncHoldfastClient
     from holdfast.starter.travel import Changes
+    from holdfast.stored_files import read_file
 
 _HOMES = {
     "holdfast.checkpoints.editing": ("EditError",),
@@ -128,6 +130,7 @@ _HOMES = {
         "state",
     ),
     "holdfast.flows.conditions": ("Condition",),
+    "holdfast.flows.connections": ("connection",),
     "holdfast.flows.faults": ("FlowDefinitionError",),
     "holdfast.flows.memory": ("Memory",),
     "holdfast.flows.nodes": (
@@ -189,6 +192,7 @@ _HOMES = {
     "holdfast.starter.store": ("CheckpointStore",),
     "holdfast.starter.sync": ("SyncHoldfastClient",),
     "holdfast.starter.travel": ("Changes",),
+    "holdfast.stored_files": ("read_file",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -261,10 +265,12 @@ __all__ = [
     "ValidatePython",
     "ValidateRegex",
     "Workflow",
+    "connection",
     "deserialize_checkpoint",
     "fast_deserialize",
     "fast_serialize",
     "option",
+    "read_file",
     "read_flow",
     "serialize_checkpoint",
     "state",

@@ -1,4 +1,4 @@
-"""Imports the modules authors name with --load, and finds the node classes and functions in them."""
+"""Imports the modules authors name with --load, and finds node classes, functions, memories and connections there."""
 
 import importlib
 import importlib.util
@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
+from holdfast.flows.connections import ConnectionSource
 from holdfast.flows.kinds import is_custom
 from holdfast.flows.memory import Memory
 from holdfast.flows.nodes import Node, custom_params_check
@@ -27,6 +28,7 @@ class Loaded:
     classes: dict[str, type[Node]] = field(default_factory=dict[str, type[Node]])
     functions: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     memories: dict[str, Memory] = field(default_factory=dict[str, Memory])
+    connections: dict[str, Callable[[], Any]] = field(default_factory=dict[str, Callable[[], Any]])
 
     def add_class(self, cls: type[Node]) -> None:
         known = self.classes.get(cls.type)
@@ -57,6 +59,8 @@ def load_modules(modules: Iterable[str]) -> Loaded:
                 loaded.add_class(item)
             elif _is_memory(item):
                 loaded.memories[item.name] = item()
+            elif isinstance(item, ConnectionSource):
+                loaded.connections[item.name] = item.function
             elif inspect.isfunction(item) and item.__module__ == module.__name__:
                 loaded.add_function(item)
     return loaded

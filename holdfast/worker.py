@@ -14,28 +14,36 @@ from typing import Any
 
 from temporalio import activity
 from temporalio.client import Client
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+from temporalio.worker import Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from holdfast.activities.agents import AgentServices
 from holdfast.activities.cache import OutputCache
+from holdfast.activities.connections import Connections, learn_configured
 from holdfast.activities.custom import CustomNodes, FunctionTools, PythonFunctions
 from holdfast.activities.execution import Body, Execution, NodeActivity, named
+from holdfast.activities.files import FileServices
 from holdfast.activities.heartbeat import HeartbeatInterceptor
 from holdfast.activities.http import HttpNode
 from holdfast.activities.llm import LlmNode
+from holdfast.activities.masking import MaskingInterceptor, guard_logs
 from holdfast.activities.memory import SqliteMemory
 from holdfast.activities.model_calls import ModelCalls
 from holdfast.activities.models import Models
 from holdfast.activities.pure import PureNodes
 from holdfast.activities.registry import Registry, load
 from holdfast.activities.threads import NodeThreads
+from holdfast.codecs.blobs import StoreRefusedError, StoreUnavailableError
+from holdfast.codecs.codec import HoldfastCodec
+from holdfast.codecs.faults import BAD_SETTINGS
+from holdfast.codecs.runner import FlowRunner
 from holdfast.contracts import names
 from holdfast.contracts.calls import NodeCall
 from holdfast.contracts.messages import ModelCall, ModelReply
 from holdfast.engine.batch import run_batch
 from holdfast.engine.ports import NodeError
 from holdfast.engine.pure import PURE_NODES
+from holdfast.file_stores import Address, FileStores, files_root
 from holdfast.flows.kinds import KINDS
 from holdfast.loading import LoadError
 from holdfast.starter.connecting import NotReachableError, connect, ensure_search_attributes
@@ -56,6 +64,7 @@ PURE = (
     "yaml",
 )
 
+_TASK_SECONDS = 10
 CACHED_RUNS = 200
 """How many runs a worker remembers. One takes about 150 KB; a run that is not remembered is replayed when it goes on,
 so those that wait for people cost nothing, and those that work want to be among the remembered."""
@@ -63,7 +72,7 @@ so those that wait for people cost nothing, and those that work want to be among
 
 def runner() -> WorkflowRunner:
     """What our workers run workflows with: no sandbox. See docs/decisions/0010."""
-    return UnsandboxedWorkflowRunner()
+    return FlowRunner()
 
 
 def sandbox() -> SandboxedWorkflowRunner:
@@ -76,9 +85,11 @@ class Bodies:
 
     def __init__(self, registry: Registry, memory: SqliteMemory) -> None:
         self.threads = NodeThreads()
-        self.http = HttpNode()
-        self.models = Models()
-        agents = AgentServices({memory.name: memory, **registry.memories}, self.threads)
+        connections = Connections(registry.connections, self.threads)
+        self.http = HttpNode(connections)
+        self.models = Models(connections)
+        self.files = FileServices(FileStores(files_root(home(), os.environ), _address(connections)))
+        agents = AgentServices({memory.name: memory, **registry.memories}, self.threads, self.files)
         self._custom = CustomNodes(registry, self.threads).run
         self.by_activity: dict[str, Body] = {
             names.RUN_HTTP: self.http.run,
@@ -87,6 +98,9 @@ class Bodies:
             names.RUN_TOOL: FunctionTools(registry, self.threads).run,
             names.OPEN_AGENT: agents.open,
             names.WRITE_MEMORY: agents.remember,
+            names.USE_FILES: self.files.use,
+            names.KEEP_FILES: self.files.keep,
+            names.ADOPT_FILES: self.files.adopt,
         }
         for kind_name, kind in KINDS.items():
             if kind_name in PURE_NODES and kind.activity is not None:
@@ -106,6 +120,13 @@ class Bodies:
         await self.threads.close()
         await self.http.close()
         await self.models.close()
+
+
+def _address(connections: Connections) -> Address:
+    async def address(name: str) -> str | None:
+        return (await connections.resolve(name)).base_url
+
+    return address
 
 
 def _pure_body(function: Callable[[dict[str, Any], Any], Any]) -> Body:
@@ -135,6 +156,8 @@ async def running_worker(
     max_cached_workflows: int = CACHED_RUNS,
 ) -> AsyncGenerator[Worker]:
     """A worker that runs while the block lasts."""
+    learn_configured()
+    guard_logs()
     memory = SqliteMemory(home() / "memory.db")
     bodies = Bodies(registry or Registry(), memory)
     outputs = OutputCache(cache or home() / "cache.db")
@@ -146,10 +169,13 @@ async def running_worker(
         activities=[
             pure.run,
             _model_activity(ModelCalls(bodies.models)),
-            *(named(name, NodeActivity(body, outputs)) for name, body in bodies.by_activity.items()),
+            *(
+                named(name, NodeActivity(body, outputs, bodies.files.keep_reply))
+                for name, body in bodies.by_activity.items()
+            ),
         ],
         workflow_runner=runner(),
-        interceptors=[HeartbeatInterceptor()],
+        interceptors=[HeartbeatInterceptor(client.data_converter), MaskingInterceptor()],
         max_concurrent_activities=max_concurrent_activities,
         max_cached_workflows=max_cached_workflows,
         # A dead worker is noticed in seconds: by its heartbeats, and by its own queue of workflow tasks.
@@ -158,6 +184,7 @@ async def running_worker(
         default_heartbeat_throttle_interval=timedelta(seconds=1),
         graceful_shutdown_timeout=timedelta(seconds=graceful_seconds),
     )
+    _allow_much(worker)
     try:
         async with worker:
             yield worker
@@ -167,11 +194,20 @@ async def running_worker(
         memory.close()
 
 
+def _allow_much(worker: Worker) -> None:
+    """The SDK takes two seconds of work for a deadlock, and tries the task again for ever. A run with 64 MB in its
+    checkpoint has that much to do, so it gets what a workflow task has, ten seconds. There is no public setting."""
+    workflows = worker._workflow_worker  # pyright: ignore[reportPrivateUsage]
+    if workflows is not None:
+        workflows._deadlock_timeout_seconds = _TASK_SECONDS  # pyright: ignore[reportPrivateUsage]
+
+
 async def serve(options: argparse.Namespace) -> None:
     """Runs a worker until it is asked to stop."""
     registry = load(options.load)
     client = await connect(options.address, options.namespace)
     await ensure_search_attributes(client)
+    await _check_blobs(client)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -181,6 +217,16 @@ async def serve(options: argparse.Namespace) -> None:
         _say(options, "ready", f"worker {os.getpid()} on task queue {options.task_queue!r}", list(registry.classes))
         await stopping.wait()
         _say(options, "stopping", "worker stopping: waiting for nodes in flight", [])
+
+
+async def _check_blobs(client: Client) -> None:
+    """A store that will never let us in is said now; one that is away for a moment does not keep a worker from it."""
+    codec = client.data_converter.payload_codec
+    if isinstance(codec, HoldfastCodec) and codec.blobs is not None:
+        try:
+            await codec.blobs.check()
+        except StoreUnavailableError as error:
+            print(error, file=sys.stderr, flush=True)
 
 
 def _say(options: argparse.Namespace, event: str, text: str, classes: list[str]) -> None:
@@ -208,11 +254,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit codes: 0 stopped, 2 a module cannot be loaded, 3 Temporal not reachable."""
+    """Exit codes: 0 stopped, 2 a module cannot be loaded or a setting is bad, 3 Temporal not reachable."""
     options = parser().parse_args(arguments)
     try:
         asyncio.run(serve(options))
-    except LoadError as error:
+    except (LoadError, StoreRefusedError, *BAD_SETTINGS) as error:
         print(error, file=sys.stderr)
         return 2
     except NotReachableError as error:

@@ -1,5 +1,6 @@
 """Fixtures shared by all tests: the real Temporal server on free ports, workers in this process or their own."""
 
+import base64
 import contextlib
 import os
 import signal
@@ -14,6 +15,15 @@ from temporalio.client import Client
 
 from holdfast.starter import embedded
 from holdfast.starter.connecting import connect
+
+
+@pytest.fixture(scope="session", autouse=True)
+def payloads(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """Everything is encrypted, and large things are stored apart: in this process and those it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOLDFAST_BLOBS", str(tmp_path_factory.mktemp("blobs")))
+        patch.setenv("HOLDFAST_KEYS", f"tests:{base64.b64encode(os.urandom(32)).decode()}")
+        yield
 
 
 @pytest.fixture(scope="session")

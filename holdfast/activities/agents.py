@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.activities.execution import Execution
+from holdfast.activities.files import FileServices
 from holdfast.activities.threads import NodeThreads
 from holdfast.contracts.calls import NodeCall
 from holdfast.contracts.prompts import open_agent
@@ -17,9 +18,10 @@ _WHOSE = ("user_id", "session_id")
 class AgentServices:
     """Opens agents and writes down their conversations."""
 
-    def __init__(self, memories: Mapping[str, Memory], threads: NodeThreads) -> None:
+    def __init__(self, memories: Mapping[str, Memory], threads: NodeThreads, files: FileServices) -> None:
         self._memories = memories
         self._threads = threads
+        self._files = files
 
     async def open(self, call: NodeCall, input_data: Any) -> Execution:
         wanted = call.params.get("memory")
@@ -28,7 +30,8 @@ class AgentServices:
             memory = self._memory(wanted["backend"])
             context = {name: input_data.get(name) for name in _WHOSE} if is_object(input_data) else dict[str, Any]()
             history = [dict(entry) for entry in await self._threads.call(memory.read, context, wanted["limit"])]
-        return Execution(open_agent(call.params, input_data, history))
+        stored = await self._files.take_input(call, input_data) if "file_store" in call.params else None
+        return Execution(open_agent(call.params, input_data, history, stored), files=stored or {})
 
     async def remember(self, call: NodeCall, input_data: Any) -> Execution:
         memory = self._memory(call.params["backend"])

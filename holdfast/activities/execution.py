@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 from holdfast.activities.cache import OutputCache, cache_key
 from holdfast.activities.failures import failure_of
 from holdfast.activities.heartbeat import saved
+from holdfast.activities.secrets import KNOWN
 from holdfast.checkpoints import values
 from holdfast.contracts.calls import NodeCall, NodeReply
 
@@ -23,6 +24,7 @@ class Execution:
     internal_state: dict[str, Any] = field(default_factory=dict[str, Any])
     warnings: list[str] = field(default_factory=list[str])
     usage: dict[str, Any] | None = None
+    files: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class FailedNodeError(Exception):
@@ -35,6 +37,8 @@ class FailedNodeError(Exception):
 
 
 Body = Callable[[NodeCall, Any], Awaitable[Execution]]
+KeepFiles = Callable[[NodeCall, NodeReply], Awaitable[None]]
+"""Stores the files in a reply, if the node is a tool of an agent with a file store."""
 
 
 async def execute(call: NodeCall, body: Body) -> NodeReply:
@@ -45,20 +49,26 @@ async def execute(call: NodeCall, body: Body) -> NodeReply:
         internal_state=values.encode(execution.internal_state, f"the state of node {call.node_id!r}: state"),
         warnings=execution.warnings,
         usage=execution.usage,
+        files=values.encode(execution.files, f"the files of node {call.node_id!r}: files"),
     )
 
 
 class NodeActivity:
     """One activity type. The cache is asked before and told after; a failed execution is never cached."""
 
-    def __init__(self, body: Body, cache: OutputCache) -> None:
+    def __init__(self, body: Body, cache: OutputCache, keep_files: KeepFiles | None = None) -> None:
         self._body = body
         self._cache = cache
+        self._keep_files = keep_files
 
     async def __call__(self, call: NodeCall) -> NodeReply:
         attempt = activity.info().attempt
         try:
             reply = await (self._cached(call) if call.cache else execute(call, self._body))
+            if self._keep_files is not None and call.files is not None:
+                # Secrets are hidden where the activity ends; what is stored or cached is outside before that.
+                reply = KNOWN.mask(reply)
+                await self._keep_files(call, reply)
         except FailedNodeError as fault:
             raise failed(f"node {call.node_id!r}", fault.error, fault.internal_state, attempt) from fault.error
         except Exception as error:
@@ -74,7 +84,7 @@ class NodeActivity:
         if found is not None:
             return NodeReply(output=found[0], cached=True)
         reply = await execute(call, self._body)
-        await asyncio.to_thread(self._cache.put, key, reply.output)
+        await asyncio.to_thread(self._cache.put, key, KNOWN.mask(reply.output))
         return reply
 
 

@@ -5,15 +5,21 @@ erase it.
 """
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
 from temporalio import activity
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
+from holdfast.activities.secrets import KNOWN
+from holdfast.activities.settling import Settling
 from holdfast.contracts.names import WORKER_SHUTDOWN
 from holdfast.flows.shapes import is_object
 
@@ -50,13 +56,20 @@ def show(text: str) -> None:
 
 
 class HeartbeatInterceptor(Interceptor):
-    """Wraps every activity of a worker."""
+    """Wraps every activity of a worker. The outermost one: it makes payloads of what the others have seen."""
+
+    def __init__(self, converter: DataConverter) -> None:
+        self._settling = Settling(converter)
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002
-        return _Inbound(next)
+        return _Inbound(next, self._settling)
 
 
 class _Inbound(ActivityInboundInterceptor):
+    def __init__(self, following: ActivityInboundInterceptor, settling: Settling) -> None:
+        super().__init__(following)
+        self._settling = settling
+
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002
         info = activity.info()
         earlier = info.heartbeat_details[0] if info.heartbeat_details else None
@@ -64,28 +77,32 @@ class _Inbound(ActivityInboundInterceptor):
         _saved.set(held)
         if info.is_local or not info.heartbeat_timeout:
             return await super().execute_activity(input)
-        pulse = _Pulse(held, info.heartbeat_timeout.total_seconds() / _BEATS_PER_TIMEOUT)
+        pulse = _Pulse(held, info.heartbeat_timeout.total_seconds() / _BEATS_PER_TIMEOUT, self._settling)
         held.beat = pulse.beat
         try:
-            return await super().execute_activity(input)
+            return await self._settling.settle(await super().execute_activity(input))
         except asyncio.CancelledError:
             held.cancelled = True
             if activity.is_worker_shutdown():
                 # Said as a failure of its own kind: the run schedules the node anew instead of failing.
                 message = "the worker was stopped while it ran this"
                 benign = ApplicationErrorCategory.BENIGN
-                raise ApplicationError(message, held.state, type=WORKER_SHUTDOWN, category=benign) from None
+                raise ApplicationError(message, KNOWN.mask(held.state), type=WORKER_SHUTDOWN, category=benign) from None
             raise
         finally:
-            pulse.stop()
+            await pulse.stop()
 
 
 class _Pulse:
     """Beats on the worker's loop and in the activity's context: a node's thread may know neither. A timer, not a task:
     most activities end before its first beat."""
 
-    def __init__(self, held: Saved, interval: float) -> None:
+    def __init__(self, held: Saved, interval: float, settling: Settling) -> None:
         self._held = held
+        self._settling = settling
+        self._details: list[RawValue] = []
+        self._unstored: Sequence[Payload] | None = None
+        self._storing: asyncio.Task[None] | None = None
         self._interval = interval
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
@@ -107,12 +124,35 @@ class _Pulse:
         details = [held.state] if held.state or held.partial else []
         if held.partial:
             details.append({"partial": held.partial})
-        activity.heartbeat(*details)
+        payloads = self._settling.payloads(KNOWN.mask(details))
+        if self._settling.is_settled(payloads):
+            self._details = [RawValue(payload) for payload in payloads]
+            self._unstored = None
+        else:
+            self._unstored = payloads
+            if self._storing is None:
+                self._storing = self._loop.create_task(self._store(), context=self._context)
+        activity.heartbeat(*self._details)
+
+    async def _store(self) -> None:
+        """Beside the beats. If it fails the beats go on with what was stored last: they must not fail the activity."""
+        while (payloads := self._unstored) is not None:
+            self._unstored = None
+            try:
+                self._details = await self._settling.store(payloads)
+                activity.heartbeat(*self._details)
+            except Exception as error:
+                activity.logger.warning("the state of %s could not be stored: %s", activity.info().activity_id, error)
+        self._storing = None
 
     def beat(self) -> None:
         """Now, from any thread."""
         self._loop.call_soon_threadsafe(self._send, context=self._context)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
+        """What was saved last goes out before the end: the next attempt begins with it."""
         self._stopped = True
         self._timer.cancel()
+        if self._storing is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._storing, self._interval)

@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx2
 
-from holdfast.activities.connections import resolve
+from holdfast.activities.connections import Connections
 from holdfast.activities.execution import Execution
 from holdfast.activities.failures import ExternalError
 from holdfast.contracts.calls import NodeCall
@@ -24,14 +24,15 @@ def retry_after(headers: Any) -> float | None:
 class HttpNode:
     """One pool of connections per worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
         self._client: httpx2.AsyncClient | None = None
 
     async def run(self, call: NodeCall, input_data: Any) -> Execution:
         params = HttpParams.model_validate(call.params)
         # The activity has its own timeout, which is the node's; a second one here would only compete with it.
         self._client = self._client or httpx2.AsyncClient(timeout=None, follow_redirects=True)
-        request = self._request(params, call, input_data)
+        request = await self._request(params, call, input_data)
         try:
             response = await self._client.request(**request)
         except httpx2.HTTPError as error:
@@ -53,11 +54,11 @@ class HttpNode:
             {"status_code": response.status_code, "headers": dict(response.headers), "body": _body(response)}
         )
 
-    def _request(self, params: HttpParams, call: NodeCall, input_data: Any) -> dict[str, Any]:
+    async def _request(self, params: HttpParams, call: NodeCall, input_data: Any) -> dict[str, Any]:
         headers = {IDEMPOTENCY_HEADER: call.idempotency_key, **render(params.headers, input_data)}
         url = str(render(params.url, input_data))
         if params.connection:
-            connection = resolve(params.connection)
+            connection = await self._connections.resolve(params.connection)
             if connection.base_url and "://" not in url:
                 url = connection.base_url.rstrip("/") + "/" + url.lstrip("/")
             if connection.api_key:

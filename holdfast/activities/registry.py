@@ -25,6 +25,10 @@ class Registry:
         return self._loaded.memories
 
     @property
+    def connections(self) -> dict[str, Callable[[], Any]]:
+        return self._loaded.connections
+
+    @property
     def classes(self) -> dict[str, type[Node]]:
         return self._loaded.classes
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -25,6 +25,19 @@ def is_sensitive(name: str) -> bool:
     return _SENSITIVE.match(_HUMP.sub("_", name)) is not None
 
 
+def also_sensitive(names: Iterable[str]) -> IsSensitive:
+    """The default, and these names in any spelling with anything in front: `iban` is also `customerIban`."""
+    own = [re.escape(_plain(name.strip())) for name in names if name.strip()]
+    if not own:
+        return is_sensitive
+    pattern = re.compile(rf"(.*_)?({'|'.join(own)})")
+    return lambda name: is_sensitive(name) or pattern.fullmatch(_plain(name)) is not None
+
+
+def _plain(name: str) -> str:
+    return _HUMP.sub("_", name).replace("-", "_").lower()
+
+
 def redact(value: Any, sensitive: IsSensitive = is_sensitive) -> Any:
     """A copy of `value` in which every field with a sensitive name is hidden, at any depth.
 
@@ -35,6 +48,9 @@ def redact(value: Any, sensitive: IsSensitive = is_sensitive) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return redact({field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, sensitive)
     if is_object(value):
+        if list(value) == ["__dict__"] and is_array(value["__dict__"]):
+            # A dict whose keys are not all names, in its marked form (values.py): pairs.
+            return {"__dict__": [_pair(pair, sensitive) for pair in value["__dict__"]]}
         return {
             key: HIDDEN if sensitive(str(key)) and item is not None else redact(item, sensitive)
             for key, item in value.items()
@@ -44,6 +60,11 @@ def redact(value: Any, sensitive: IsSensitive = is_sensitive) -> Any:
     if isinstance(value, tuple):
         return tuple(redact(item, sensitive) for item in cast(tuple[Any, ...], value))
     return value
+
+
+def _pair(pair: Any, sensitive: IsSensitive) -> Any:
+    hides = is_array(pair) and len(pair) == 2 and isinstance(pair[0], str) and sensitive(pair[0])
+    return [pair[0], HIDDEN] if hides and pair[1] is not None else redact(pair, sensitive)
 
 
 def redact_checkpoint(checkpoint: FlowCheckpoint, sensitive: IsSensitive = is_sensitive) -> FlowCheckpoint:

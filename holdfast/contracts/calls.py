@@ -5,7 +5,7 @@ import zlib
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import from_json
 
 from holdfast.checkpoints.models import CheckpointRecord, RunnableStatus
@@ -14,7 +14,6 @@ from holdfast.flows.shapes import is_object
 from holdfast.flows.spec import LONGEST_SECONDS, FlowSpec, NodeSpec
 
 _PACKED = "zlib"
-_SMALL = 16_000
 _LARGEST = 2**30
 
 
@@ -32,15 +31,8 @@ class RunConfig(Wire):
     heartbeat_seconds: float = Field(default=8.0, gt=0, le=LONGEST_SECONDS)
 
 
-def _pack(checkpoint: CheckpointRecord) -> Any:
-    """A large checkpoint is compressed: it is written again whenever a run is carried over or resumed."""
-    data = checkpoint.model_dump_json().encode()
-    if len(data) < _SMALL:
-        return checkpoint.model_dump(mode="json")
-    return {_PACKED: base64.b64encode(zlib.compress(data, 1)).decode()}
-
-
 def _unpack(given: Any) -> Any:
+    """What was written before there was a codec: a large checkpoint was compressed on its own."""
     if not is_object(given) or list(given) != [_PACKED]:
         return given
     try:
@@ -49,7 +41,7 @@ def _unpack(given: Any) -> Any:
         raise ValueError(f"the packed checkpoint is damaged: {error}") from error
 
 
-PackedCheckpoint = Annotated[CheckpointRecord, BeforeValidator(_unpack), PlainSerializer(_pack, when_used="json")]
+PackedCheckpoint = Annotated[CheckpointRecord, BeforeValidator(_unpack)]
 
 
 class InnerRun(Wire):
@@ -126,6 +118,8 @@ class NodeCall(Wire):
     idempotency_key: str
     cache: bool = False
     stream: bool = False
+    files: dict[str, Any] | None = None
+    """For a tool of an agent with a file store: the `store`, and what its registry has as `files`."""
 
 
 class NodeReply(Wire):
@@ -138,6 +132,8 @@ class NodeReply(Wire):
     warnings: list[str] = Field(default_factory=list[str])
     usage: dict[str, Any] | None = None
     """What its model calls have used; the fields of `messages.Usage`."""
+    files: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """What was put into the agent's file store, by path: entries of `contracts.files`, registered with this reply."""
 
 
 class NodeFailure(Wire):

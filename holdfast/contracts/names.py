@@ -11,6 +11,9 @@ RUN_TOOL = "tool.call"
 CALL_MODEL = "llm.call"
 OPEN_AGENT = "agent.open"
 WRITE_MEMORY = "memory.write"
+USE_FILES = "files.use"
+KEEP_FILES = "files.keep"
+ADOPT_FILES = "files.adopt"
 
 QUERY_CHECKPOINT = "checkpoint"
 QUERY_CHECKPOINTS = "checkpoints"
@@ -43,3 +46,7 @@ FLOW_DEFINITION = "FlowDefinition"
 NODE_FAILED = "NodeFailed"
 ANSWER_REFUSED = "AnswerRefused"
 WORKER_SHUTDOWN = "WorkerShutdown"
+STALLS = (
+    "[blob/unavailable]", "[blob/refused]", "[codec/no-store]", "[codec/unknown-key]", "[codec/keys-unavailable]",
+)  # fmt: skip
+"""Errors of a worker's surroundings: a node that meets one did not fail, and waits."""

@@ -8,8 +8,10 @@ and nothing run twice. What the model chose is recorded before a tool runs.
 from typing import Any
 
 from holdfast.contracts.calls import NodeReply
+from holdfast.contracts.file_tools import files_in
 from holdfast.contracts.messages import Message, ModelReply, ToolCall
 from holdfast.contracts.names import OPEN_AGENT, WRITE_MEMORY
+from holdfast.engine.files import AgentFiles, is_file_tool, is_stores_fault, with_file_tools
 from holdfast.engine.people import run_inside
 from holdfast.engine.ports import NodeError
 from holdfast.engine.replies import (
@@ -51,13 +53,17 @@ async def run_agent(scope: Scope, job: Job) -> NodeReply:
 class _Agent(NodeDriver):
     def __init__(self, scope: Scope, job: Job) -> None:
         super().__init__(scope, job)
-        self._params = AgentParams.model_validate(job.node.params)
+        self._params = with_file_tools(AgentParams.model_validate(job.node.params))
+        store = self._params.file_store
+        self._files = AgentFiles(scope, job, store) if store is not None else None
         self._tools = {tool.id: tool for tool in self._params.tools}
         self._schemas = tool_schemas(self._params)
 
     async def run(self) -> NodeReply:
         if "prompt_messages" not in self._state:
             await self._open()
+        elif self._files is not None:
+            await self._files.adopt()
         while "answer" not in self._state:
             await self._scope.gate.boundary()
             if self._state["pending_calls"]:
@@ -75,7 +81,8 @@ class _Agent(NodeDriver):
     def _output(self) -> dict[str, Any]:
         state = self._state
         output = {"content": state["answer"], "finished": state["finished"], "loops": state["current_loop"]}
-        return output | ({"files": state["files"]} if state.get("files") else {})
+        files = self._files.written() if self._files is not None else state.get("files")
+        return output | ({"files": files} if files else {})
 
     def _step(self, loop: int, what: str) -> str:
         return f"{self._job.path}/loop[{loop}]/{what}"
@@ -90,10 +97,14 @@ class _Agent(NodeDriver):
         if memory is not None:
             params["memory"] = memory.model_dump(mode="json")
         node = NodeSpec(id=path, type=OPEN_AGENT, params=params, name=f"{self._job.node.id}: prompt")
-        if memory is None:
+        reply = None
+        if self._files is not None and self._files.come_with(self._job.input_data):
+            node = self._files.taking(node)
+        if memory is None and "file_store" not in node.params:
             opened = await self._opened(node)
         else:
-            opened = (await self._scope.leaf(Job(node, path, self._job.node_id, self._job.input_data))).output
+            reply = await self._scope.leaf(Job(node, path, self._job.node_id, self._job.input_data))
+            opened = reply.output
         state: dict[str, Any] = {
             "prompt_messages": opened["messages"],
             "history_offset": opened["history_offset"],
@@ -111,6 +122,8 @@ class _Agent(NodeDriver):
             "repairs": 0,
             "is_fallback_run": False,
         }
+        if self._files is not None:
+            state |= self._files.opened(reply)
         self._advance("agent_opened", assign=state)
 
     async def _opened(self, node: NodeSpec) -> dict[str, Any]:
@@ -225,11 +238,16 @@ class _Agent(NodeDriver):
         calls = [ToolCall.model_validate(call) for call in self._state["pending_calls"]]
         left = [(number, call) for number, call in enumerate(calls) if call.id not in self._state["results"]]
         if self._params.parallel_tool_calls:
-            await self._scope.gate.gather([self._run_tool(loop, number, call) for number, call in self._distinct(left)])
+            # Files are used in the order the model has written: a file that it writes and reads, or appends to twice.
+            free = [(number, call) for number, call in left if not self._is_in_order(call)]
+            await self._scope.gate.gather([self._run_tool(loop, number, call) for number, call in self._distinct(free)])
             left = [(number, call) for number, call in left if call.id not in self._state["results"]]
         for number, call in left:
             await self._run_tool(loop, number, call)
         self._observe(loop, calls)
+
+    def _is_in_order(self, call: ToolCall) -> bool:
+        return self._files is not None and call.name in self._tools and is_file_tool(self._tools[call.name])
 
     def _distinct(self, calls: list[tuple[int, ToolCall]]) -> list[tuple[int, ToolCall]]:
         """Of calls that are the same only the first: the others find its result."""
@@ -251,10 +269,9 @@ class _Agent(NodeDriver):
             self._result(call, {"output": self._state["tool_cache"][key], "cached": True}, detail)
             return
         try:
-            asked = self._job.inside(with_policy(tool, call, self._params), path, self._arguments(tool, call))
-            reply = await run_inside(self._scope, asked, lambda job: self._check_edit(tool, asked, job))
+            reply = await self._call_tool(tool, call, path)
         except NodeError as error:
-            if tool.on_error == "fail":
+            if tool.on_error == "fail" or is_stores_fault(tool, error):
                 raise
             message = error.error.get("message", "it failed")
             self._result(call, {"error": message}, detail | {"error": error.error}, forget=path)
@@ -262,16 +279,34 @@ class _Agent(NodeDriver):
         # What was run with other arguments than the model gave is not the result of this call.
         cached = {"tool_cache": {key: reply.output}} if tool.reuse and not self._was_edited(path) else {}
         depends = [{"node": {"id": f"{self._job.node_id}/{tool.id}", "path": path}}]
-        files = _files_of(reply.output)
+        result, merge = self._taken(tool, reply)
         self._result(
             call,
-            {"output": reply.output},
-            detail,
+            result,
+            detail | ({"files": list(merge["file_store"])} if "file_store" in merge else {}),
             forget=path,
-            merge=cached | ({"files": files} if files else {}),
+            merge=cached | merge,
             assign={"run_depends": depends},
             usage=reply.usage,
         )
+
+    async def _call_tool(self, tool: ToolSpec, call: ToolCall, path: str) -> NodeReply:
+        allowed = with_policy(tool, call, self._params)
+        if self._files is not None:
+            allowed = self._files.ready(allowed, call)
+        asked = self._job.inside(allowed, path, self._arguments(tool, call))
+        if self._files is not None:
+            asked = self._files.storing(asked)
+        reply = await run_inside(self._scope, asked, lambda job: self._check_edit(tool, asked, job))
+        return reply if self._files is None else await self._files.kept(tool, path, reply)
+
+    def _taken(self, tool: ToolSpec, reply: NodeReply) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A tool's result, and what of it becomes part of the state besides: the files."""
+        if self._files is None:
+            files = dict(files_in(reply.output))
+            return {"output": reply.output}, {"files": files} if files else {}
+        result, registered = self._files.register(tool, reply)
+        return result, {"file_store": registered} if registered else {}
 
     def _was_edited(self, path: str) -> bool:
         approvals: dict[str, dict[str, Any]] = self._scope.ledger.state.metadata.get("approvals") or {}
@@ -304,7 +339,7 @@ class _Agent(NodeDriver):
         answer = {} if final is None else {"answer": final, "finished": True}
         messages = self._results_as_messages(calls, texts)
         # Where the results are messages of their own, there is no other text that the model sees instead.
-        updated = None if self._params.mode == "function_calling" else messages[0]["content"]
+        updated = None if self._params.mode == "function_calling" else Message.model_validate(messages[0]).text
         after = {**step, "model_observation": {**seen, "updated": updated}, "final_answer": final}
         self._advance(
             "loop_completed",
@@ -317,10 +352,18 @@ class _Agent(NodeDriver):
     def _results_as_messages(self, calls: list[ToolCall], texts: list[str]) -> list[dict[str, Any]]:
         if self._params.mode == "function_calling":
             return [
-                {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text}
+                {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": self._shown(text, [call])}
                 for call, text in zip(calls, texts, strict=True)
             ]
-        return [{"role": "user", "content": "\n".join(f"Observation: {text}" for text in texts)}]
+        words = "\n".join(f"Observation: {text}" for text in texts)
+        return [{"role": "user", "content": self._shown(words, calls)}]
+
+    def _shown(self, words: str, calls: list[ToolCall]) -> Any:
+        """The words, with the images and documents that were read from the agent's own files."""
+        results: list[Any] = [self._state["results"][call.id] for call in calls if self._is_in_order(call)]
+        outputs: list[dict[str, Any]] = [result.get("output", {}) for result in results]
+        parts = [part for output in outputs for part in output.get("parts", [])]
+        return [{"type": "text", "text": words}, *parts] if parts else words
 
     def _delegated(self, calls: list[ToolCall]) -> Any:
         """The sub-agent's answer, when the model wants it to be the final one and it has one."""
@@ -438,11 +481,6 @@ class _Agent(NodeDriver):
 
 def _said(result: dict[str, Any]) -> str:
     return f"Error: {result['error']}" if "error" in result else observation(result["output"])
-
-
-def _files_of(output: Any) -> dict[str, Any]:
-    files = output.get("files") if is_object(output) else None
-    return dict(files) if is_object(files) else {}
 
 
 def _as_text(entry: dict[str, Any]) -> str:

@@ -31,7 +31,8 @@ from holdfast.flows.spec import ErrorHandling, NodeSpec
 class Job:
     """One execution of a node. `path` is where in the run; `node_id` is which node of the definition (`agent/tool`).
 
-    `again`: it has failed before, and is tried again from the state it was in.
+    `again`: it has failed before, and is tried again from the state it was in. `files`: the file store of the agent
+    whose tool it is.
     """
 
     node: NodeSpec
@@ -39,6 +40,7 @@ class Job:
     node_id: str
     input_data: Any
     again: bool = False
+    files: dict[str, Any] | None = None
 
     def inside(self, node: NodeSpec, path: str, input_data: Any) -> "Job":
         """A node that belongs to this one."""
@@ -246,6 +248,7 @@ class Scope:
             idempotency_key=self.key(job.path),
             cache=job.node.caching.enabled,
             stream=job.node.streaming.enabled,
+            files=job.files,
         )
 
     async def run_pure(self, nodes: Sequence[NodeSpec], inputs: dict[str, Any]) -> list[PureOutcome]:

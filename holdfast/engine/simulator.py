@@ -17,8 +17,12 @@ from holdfast.checkpoints.ledger import Ledger, RunStarted, Transition
 from holdfast.checkpoints.models import CheckpointRecord, CheckpointStatus
 from holdfast.checkpoints.resuming import ResumePlan, plan_resume, rebase
 from holdfast.contracts.calls import FlowResult, FlowStart, NodeCall, NodeReply, PureBatch, PureReply
+from holdfast.contracts.file_calls import FileCalls, FilesLostError
+from holdfast.contracts.file_tools import Kept
+from holdfast.contracts.files import FileStore
+from holdfast.contracts.memory_files import MemoryFiles
 from holdfast.contracts.messages import ModelCall, ModelReply, Usage
-from holdfast.contracts.names import OPEN_AGENT
+from holdfast.contracts.names import ADOPT_FILES, KEEP_FILES, OPEN_AGENT, USE_FILES
 from holdfast.contracts.people import HumanAnswer, HumanRequest, complete, faults
 from holdfast.contracts.prompts import open_agent
 from holdfast.contracts.results import pack
@@ -27,6 +31,7 @@ from holdfast.engine.batch import describe_error, run_batch, run_pure_node
 from holdfast.engine.ports import NodeError
 from holdfast.engine.pure import PURE_NODES
 from holdfast.engine.scheduler import FlowDriver
+from holdfast.flows.files import FileStoreParams
 from holdfast.flows.kinds import COMPOSITE, INLINE
 from holdfast.flows.spec import FlowSpec, NodeSpec
 
@@ -107,6 +112,7 @@ class Simulation:
         self._park_after = park_after
         self._calls: dict[str, int] = {}
         self._ids = 0
+        self._files = FileCalls(_memory_files)
         self.ledger = Ledger(CheckpointRecord(flow_id=flow.id, run_id=run_id))
         missing = [node.id for node in flow.nodes if node.id not in script and _needs_script(node)]
         if missing:
@@ -230,11 +236,12 @@ class Simulation:
     async def _perform(self, call: NodeCall) -> NodeReply:
         if call.type == OPEN_AGENT:
             try:
-                opened = open_agent(call.params, values.decode(call.input_data), [])
+                return await self._opened(call, values.decode(call.input_data))
             except ValueError as error:
                 raise NodeError(describe_error(error)) from error
-            return NodeReply(output=values.encode(opened, f"the prompt of {call.node_id!r}"))
         self.executed.append(call.path)
+        if call.type in (USE_FILES, KEEP_FILES, ADOPT_FILES):
+            return await self._with_files(call, values.decode(call.input_data))
         name, scripted = self._scripted(call.path)
         await asyncio.sleep(scripted.seconds)
         if scripted.error is not None:
@@ -243,7 +250,32 @@ class Simulation:
         if scripted.outputs is not None:
             number = self._calls[name] = self._calls.get(name, 0) + 1
             output = scripted.outputs[min(number, len(scripted.outputs)) - 1]
+        if call.files is not None:
+            return _reply(await self._files.keep(call, output))
         return NodeReply(output=values.encode(output, f"the scripted output of {name!r}"))
+
+    async def _opened(self, call: NodeCall, input_data: Any) -> NodeReply:
+        stored = await self._files.take_input(call, input_data) if "file_store" in call.params else None
+        return _reply(Kept(open_agent(call.params, input_data, [], stored), stored or {}))
+
+    async def _with_files(self, call: NodeCall, input_data: Any) -> NodeReply:
+        """Whatever the store is, in a simulation the files are in the checkpoint."""
+        if call.type == USE_FILES:
+            return _reply(await self._files.use(call, input_data))
+        if call.type == KEEP_FILES:
+            return _reply(await self._files.keep(call, input_data))
+        try:
+            return _reply(Kept({}, await self._files.adopt(call)))
+        except FilesLostError as error:
+            raise NodeError(describe_error(error)) from error
+
+
+def _reply(kept: Kept) -> NodeReply:
+    return NodeReply(output=values.encode(kept.output, "output"), files=values.encode(kept.files, "files"))
+
+
+async def _memory_files(params: FileStoreParams, call: NodeCall, any_run: bool) -> FileStore:
+    return MemoryFiles()
 
 
 def _needs_script(node: NodeSpec) -> bool:

@@ -105,6 +105,7 @@ class Agent(_Composite):
     ask_before: Any = "write"
     memory: Any = None
     summarise: Any = None
+    file_store: Any = None
     llm_error_handling: Any = AgentParams.model_fields["llm_error_handling"].get_default(call_default_factory=True)
 
 

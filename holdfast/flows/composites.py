@@ -6,6 +6,7 @@ from typing import Any, Literal, cast
 from pydantic import Field, field_validator, model_validator
 
 from holdfast.flows.conditions import Condition
+from holdfast.flows.files import FileStoreParams
 from holdfast.flows.params import FUNCTION, ModelParams, Params
 from holdfast.flows.people import ApprovalRule
 from holdfast.flows.spec import ErrorHandling, FlowSpec, NodeSpec
@@ -85,6 +86,7 @@ class AgentParams(Params):
     ask_before: Literal["write", "never", "always"] | list[ApprovalRule] = "write"
     memory: MemoryParams | None = None
     summarise: SummariseParams | None = None
+    file_store: FileStoreParams | None = None
     llm_error_handling: ErrorHandling = Field(default_factory=_model_retries)
 
 

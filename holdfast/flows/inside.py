@@ -7,6 +7,7 @@ from holdfast.flows import schemas
 from holdfast.flows.composites import AgentParams, FlowParams, GraphParams, InnerNode, LinearParams, MapParams, ToolSpec
 from holdfast.flows.expressions import check_condition, check_selector
 from holdfast.flows.faults import Fault, Locate, ParamsCheck, Place
+from holdfast.flows.files import FILE_TOOLS
 from holdfast.flows.spec import FlowSpec, NodeSpec
 
 Custom = Mapping[str, ParamsCheck] | None
@@ -119,6 +120,10 @@ def _check_agent(node: NodeSpec, locate: Locate) -> Iterator[Fault]:
             message = f"a model cannot call a tool {tool.id!r}"
             place = locate(node.id, "tools", number)
             yield Fault("agent/bad-tool-name", message, place, "Use letters, digits, '_' and '-', at most 64.")
+        if params.file_store is not None and tool.id in FILE_TOOLS:
+            message = f"the tool {tool.id!r} has the name of the tool {tool.id!r} that comes with 'file_store'"
+            place = locate(node.id, "tools", number)
+            yield Fault("agent/reserved-tool-name", message, place, f"Rename it; taken are: {', '.join(FILE_TOOLS)}.")
         yield from _check_schema(tool.input_schema, locate(node.id, "tools", number, "input_schema"))
     yield from _check_schema(params.output_schema, locate(node.id, "output_schema"))
 

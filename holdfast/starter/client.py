@@ -4,6 +4,7 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
+from temporalio.api.failure.v1 import Failure
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.exceptions import CancelledError as TemporalCancelledError
@@ -178,12 +179,18 @@ class HoldfastClient:
                 if activity.last_worker_identity and activity.HasField("last_started_time")
                 else "queued",
                 worker=activity.last_worker_identity or None,
-                last_failure=activity.last_failure.message or None,
+                last_failure=await self._said(activity.last_failure),
                 next_attempt_at=activity.scheduled_time.ToDatetime() if activity.HasField("scheduled_time") else None,
             )
             for activity in description.raw_description.pending_activities
         ]
         return RunDetail(**info.model_dump(), pending=pending, history_events=description.history_length)
+
+    async def _said(self, failure: Failure) -> str | None:
+        if not failure.message:
+            return None
+        error = await self.temporal.data_converter.decode_failure(failure)
+        return getattr(error, "message", None) or str(error)
 
     async def list_runs(
         self, flow_id: str | None = None, status: RunStatus | None = None, limit: int = 50

@@ -8,11 +8,13 @@ from typing import Any
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.service import RPCError, RPCStatusCode
 
+from holdfast.codecs.settings import data_converter
 from holdfast.contracts.names import ATTRIBUTES
+from holdfast.starter import embedded
 
 _READY_SECONDS = 10.0
 _KINDS: dict[str, Any] = {
@@ -43,9 +45,11 @@ async def connect(address: str | None = None, namespace: str | None = None) -> C
     if namespace:
         config["namespace"] = namespace
     host = config.setdefault("target_host", "127.0.0.1:7233")
-    where = f"{host} (namespace {config.get('namespace', 'default')!r})"
+    name = config.setdefault("namespace", "default")
+    where = f"{host} (namespace {name!r})"
+    converter = await data_converter(name, blobs=embedded.blobs_at(host))
     try:
-        return await _connect_when_healthy(config)
+        return await _connect_when_healthy(config, converter)
     except (RPCError, RuntimeError, ValueError) as error:
         raise NotReachableError(
             f"[temporal/not-reachable] no answer from {where}: {error}\n"
@@ -53,12 +57,12 @@ async def connect(address: str | None = None, namespace: str | None = None) -> C
         ) from error
 
 
-async def _connect_when_healthy(config: ClientConnectConfig) -> Client:
+async def _connect_when_healthy(config: ClientConnectConfig, converter: DataConverter) -> Client:
     """A server that has just started listens before it is ready: it is given a moment."""
     deadline = time.monotonic() + _READY_SECONDS
     while True:
         try:
-            client = await Client.connect(**config, data_converter=pydantic_data_converter)
+            client = await Client.connect(**config, data_converter=converter)
             await client.service_client.check_health(timeout=timedelta(seconds=5))
             return client
         except (RPCError, RuntimeError) as error:

@@ -9,6 +9,7 @@ import ctypes
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -24,7 +25,7 @@ from typing import IO
 from holdfast.contracts.names import ATTRIBUTES
 
 HOME_VARIABLE = "HOLDFAST_HOME"
-_PORT, _UI_PORT = 7233, 8233
+_PORT, UI_PORT = 7233, 8233
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
 _POLLED = ("transfer", "timer", "visibility", "outbound")
@@ -41,11 +42,12 @@ def home() -> Path:
 
 @dataclass(frozen=True)
 class Running:
-    """A server that answers."""
+    """A server that answers. Its Web UI asks a codec server on `codec_port`, which runs or does not; 0 is nobody."""
 
     pid: int
     port: int
     ui_port: int
+    codec_port: int = 0
 
     @property
     def address(self) -> str:
@@ -55,6 +57,10 @@ class Running:
     def ui_url(self) -> str:
         return f"http://127.0.0.1:{self.ui_port}"
 
+    @property
+    def codec_url(self) -> str:
+        return f"http://127.0.0.1:{self.codec_port}"
+
 
 def running(state: Path) -> Running | None:
     """The server that a state directory's file speaks of, if it still answers."""
@@ -63,10 +69,20 @@ def running(state: Path) -> Running | None:
         os.kill(found.pid, 0)
     except (OSError, ValueError, TypeError):
         return None
-    return found if _answers(found.port) else None
+    return found if answers(found.port) else None
 
 
-def _answers(port: int) -> bool:
+def blobs_at(address: str) -> str | None:
+    """Where the embedded server's large payloads are; None for an address that is not its own."""
+    found = running(home())
+    host, _, port = address.rpartition(":")
+    if found is None or host not in ("127.0.0.1", "localhost") or port != str(found.port):
+        return None
+    return str(home() / "blobs")
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens there."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -94,10 +110,10 @@ def binary() -> str:
     return found
 
 
-def command(database: Path, port: int, ui_port: int) -> list[str]:
+def command(database: Path, port: int, ui_port: int, codec_port: int) -> list[str]:
     """How the server is started: write-ahead log, and queues that are polled often enough for 15 ms a step."""
     arguments = ["--ip", "127.0.0.1", "--port", str(port), "--ui-port", str(ui_port), "--log-level", "error"]
-    arguments += ["--db-filename", str(database)]
+    arguments += ["--db-filename", str(database), "--ui-codec-endpoint", f"http://127.0.0.1:{codec_port}"]
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
         arguments += ["--sqlite-pragma", pragma]
     for queue in _POLLED:
@@ -134,30 +150,35 @@ def stop(process: subprocess.Popen[bytes], seconds: float = _STOP_SECONDS) -> No
             process.wait()
 
 
-def start(state: Path, port: int | None = None, ui_port: int | None = None) -> tuple[subprocess.Popen[bytes], Running]:
+def start(
+    state: Path, port: int | None = None, ui_port: int | None = None, codec_port: int | None = None
+) -> tuple[subprocess.Popen[bytes], Running]:
     """Starts the server and waits until it answers. Without a wish, earlier ports are kept: bookmarks stay valid."""
     state.mkdir(parents=True, exist_ok=True)
     earlier: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError):
         earlier = json.loads((state / "ports.json").read_text())
     port = free_port(earlier.get("port", _PORT) if port is None else port)
-    ui_port = free_port(earlier.get("ui_port", _UI_PORT) if ui_port is None else ui_port)
+    ui_port = free_port(earlier.get("ui_port", UI_PORT) if ui_port is None else ui_port)
+    # Nobody may listen on it for a long time: it is none that others wish for, or that outgoing connections are given.
+    wished = earlier.get("codec_port", 12_000 + secrets.randbelow(20_000))
+    codec_port = free_port(wished if codec_port is None else codec_port)
     with (state / "server.log").open("ab") as log:
-        process = spawn(command(state / "temporal.db", port, ui_port), log)
-    found = Running(process.pid, port, ui_port)
+        process = spawn(command(state / "temporal.db", port, ui_port, codec_port), log)
+    found = Running(process.pid, port, ui_port, codec_port)
     try:
         _wait_until_up(process, found, state)
     except BaseException:
         stop(process)
         raise
-    (state / "ports.json").write_text(json.dumps({"port": port, "ui_port": ui_port}))
+    (state / "ports.json").write_text(json.dumps({"port": port, "ui_port": ui_port, "codec_port": codec_port}))
     (state / "server.json").write_text(json.dumps(asdict(found)))
     return process, found
 
 
 def _wait_until_up(process: subprocess.Popen[bytes], server: Running, state: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
-    while not (_answers(server.port) and _answers(server.ui_port)):
+    while not (answers(server.port) and answers(server.ui_port)):
         if process.poll() is not None or time.monotonic() > deadline:
             tail = (state / "server.log").read_text(errors="replace")[-2000:]
             raise ServerError(f"[server/not-up] the embedded Temporal server did not start; its log ends with:\n{tail}")
@@ -176,7 +197,9 @@ def _locked(path: Path, kind: int) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def server(state: Path | None = None, port: int | None = None, ui_port: int | None = None) -> Generator[Running]:
+def server(
+    state: Path | None = None, port: int | None = None, ui_port: int | None = None, codec_port: int | None = None
+) -> Generator[Running]:
     """A server on this state directory for as long as the block lasts: the one that runs, or one of our own."""
     state = state or home()
     users = state / "users.lock"
@@ -187,7 +210,7 @@ def server(state: Path | None = None, port: int | None = None, ui_port: int | No
             found = running(state)
             process = None
             if found is None:
-                process, found = start(state, port, ui_port)
+                process, found = start(state, port, ui_port, codec_port)
         try:
             yield found
         finally:

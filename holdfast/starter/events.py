@@ -18,9 +18,9 @@ from holdfast.checkpoints.ledger import (
     Transition,
     is_checkpoint,
 )
-from holdfast.checkpoints.redaction import redact
 from holdfast.flows.ids import checkpoint_id
 from holdfast.flows.spec import CheckpointConfig
+from holdfast.starter.showing import redact
 
 _OWN = {"kind", "seq", "at", "path", "internal_state"}
 

@@ -8,7 +8,7 @@ import yaml
 
 from holdfast.checkpoints.dynamiq import from_dynamiq, is_dynamiq
 from holdfast.checkpoints.models import CheckpointRecord
-from holdfast.checkpoints.redaction import HIDDEN, is_sensitive
+from holdfast.checkpoints.redaction import HIDDEN
 from holdfast.checkpoints.serial import checksum, plain_yaml, seal, unseal_record
 from holdfast.checkpoints.validation import InvalidCheckpointError
 from holdfast.flows.shapes import is_array, is_object
@@ -16,6 +16,7 @@ from holdfast.flows.spec import FlowSpec
 from holdfast.starter.bundles import FORMAT, Bundle, ExportKey, Source, bundle_from_text, read_bundle
 from holdfast.starter.client import HoldfastClient
 from holdfast.starter.errors import NoDefinitionError
+from holdfast.starter.showing import is_sensitive
 from holdfast.starter.travel import Changes, NewRun
 from holdfast.starter.travel import Source as TravelSource
 

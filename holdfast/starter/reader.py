@@ -31,6 +31,7 @@ from holdfast.checkpoints.ledger import Ledger, Transition
 from holdfast.checkpoints.models import CheckpointRecord, CheckpointSummary
 from holdfast.checkpoints.serial import seal, unseal_record
 from holdfast.checkpoints.validation import InvalidCheckpointError
+from holdfast.codecs import faults
 from holdfast.contracts import names
 from holdfast.contracts.calls import CheckpointQuery, FlowStart, ListQuery, Started
 from holdfast.contracts.results import unpack_data
@@ -46,6 +47,7 @@ _CLOSE_RESULT = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
 }
 
+_DAMAGED = (InvalidCheckpointError, *faults.DAMAGED)
 log = logging.getLogger("holdfast")
 
 
@@ -80,7 +82,7 @@ class RunReader:
 
         An open run would be waited for: it is given a moment.
         """
-        with contextlib.suppress(TimeoutError, InvalidCheckpointError, ValidationError, RPCError):
+        with contextlib.suppress(TimeoutError, ValidationError, RPCError, *_DAMAGED):
             async with asyncio.timeout(_LEFT_SECONDS):
                 result = await self.close_result(run_id)
             if result is not None and result.get("started"):
@@ -94,7 +96,7 @@ class RunReader:
             found = await self._at_rest(known or await self.describe(run_id))
             if found is not None:
                 return found, unseal_record(found)
-        except InvalidCheckpointError as error:
+        except _DAMAGED as error:
             log.warning("run %s: its last checkpoint is damaged (%s); rebuilding it from the history", run_id, error)
             found = await self._rebuilt(run_id, None)
         else:

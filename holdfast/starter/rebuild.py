@@ -1,6 +1,7 @@
 """Rebuilds a run's ledger from its history, here, without a worker: the SDK's own replay with our workflow class."""
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -9,18 +10,19 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
-from temporalio.converter import decode_typed_search_attributes
+from temporalio.converter import DataConverter, decode_typed_search_attributes
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import (
     ExecuteWorkflowInput,
     Interceptor,
     Replayer,
-    UnsandboxedWorkflowRunner,
     WorkflowInboundInterceptor,
     WorkflowInterceptorClassInput,
 )
 
 from holdfast.checkpoints.ledger import Ledger
+from holdfast.codecs.codec import HoldfastCodec
+from holdfast.codecs.runner import FlowRunner
 from holdfast.contracts.calls import FlowStart, Started
 from holdfast.starter.errors import NotAFlowError, RunNotFoundError
 from holdfast.starter.starting import FAMILY
@@ -60,18 +62,31 @@ def _missing(run_id: str, error: RPCError) -> Exception:
 async def rebuild(client: Client, history: WorkflowHistory) -> tuple[FlowStart, Ledger]:
     """What one execution started with, and its ledger up to its last completed workflow task."""
     captured: list[FlowRun] = []
+    unreadable: list[Exception] = []
     replayer = Replayer(
         workflows=[FlowRun],
-        workflow_runner=UnsandboxedWorkflowRunner(),
+        workflow_runner=FlowRunner(),
         namespace=client.namespace,
-        data_converter=client.data_converter,
+        data_converter=_reading(client.data_converter, unreadable),
         interceptors=[_Capture(captured)],
     )
-    await replayer.replay_workflow(_done(history))
+    try:
+        await replayer.replay_workflow(_done(history))
+    except Exception as error:
+        if unreadable:
+            raise unreadable[0] from error
+        raise
     if not captured:
         raise LookupError("no worker has taken the run up yet")
     ledger = captured[0].ledger
     return captured[0].started_with, ledger
+
+
+def _reading(converter: DataConverter, unreadable: list[Exception]) -> DataConverter:
+    codec = converter.payload_codec
+    return (
+        replace(converter, payload_codec=codec.reading(unreadable)) if isinstance(codec, HoldfastCodec) else converter
+    )
 
 
 def _done(history: WorkflowHistory) -> WorkflowHistory:

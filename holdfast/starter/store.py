@@ -4,7 +4,8 @@ A checkpoint is part of its run's history and goes with it: what is deleted is a
 it and all its executions. A run that has not ended is never deleted: it may wait for somebody.
 """
 
-from collections.abc import AsyncGenerator
+import contextlib
+from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,8 +17,10 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.checkpoints.models import CheckpointStatus, CheckpointSummary, FlowCheckpoint
+from holdfast.codecs.faults import DAMAGED, WORTH_WAITING
 from holdfast.contracts import names
 from holdfast.flows.ids import split_checkpoint_id
+from holdfast.flows.spec import FlowSpec
 from holdfast.starter.client import HoldfastClient
 from holdfast.starter.errors import (
     InnerRunError,
@@ -29,6 +32,8 @@ from holdfast.starter.errors import (
 )
 from holdfast.starter.people import quoted
 from holdfast.starter.rebuild import started_with
+from holdfast.starter.run_blobs import RunBlobs
+from holdfast.starter.run_files import delete_files
 from holdfast.starter.starting import FLOW
 
 _OURS = f"WorkflowType = '{names.FLOW_RUN}'"
@@ -45,6 +50,10 @@ class Retention:
     flow_id: str | None = None
     keep: int | None = None
     older_than: timedelta | None = None
+    grace: timedelta = timedelta(days=1)
+    """How old a blob has to be before it is swept because nothing refers to it."""
+    deep: bool = False
+    """Whether to look for such blobs in runs that are there and have ended, too: reads all their histories."""
 
 
 class Collected(BaseModel):
@@ -55,6 +64,9 @@ class Collected(BaseModel):
     kept_open: int = 0
     """Runs that have not ended, waiting and paused ones among them: never touched."""
     executions: int = 0
+    blobs: int = 0
+    """Blobs that nothing refers to: of runs that are gone, or left behind by a crash."""
+    blob_bytes: int = 0
     dry_run: bool = False
 
 
@@ -64,6 +76,7 @@ class CheckpointStore:
     def __init__(self, client: HoldfastClient) -> None:
         self._client = client
         self._temporal = client.temporal
+        self._blobs = RunBlobs(client.temporal)
 
     async def list_by_flow(
         self, flow_id: str, status: CheckpointStatus | None = None, limit: int = 10
@@ -97,7 +110,7 @@ class CheckpointStore:
             raise RunActiveError(run_id)
         if known.parent_id is not None:
             raise InnerRunError(run_id, known.root_id or known.parent_id)
-        await self._delete(run_id)
+        await self._delete([run_id])
         return True
 
     async def cleanup(self, flow_id: str, keep_count: int) -> int:
@@ -119,13 +132,25 @@ class CheckpointStore:
         found.orphans = [run_id async for run_id in self._orphans()] if wanted.flow_id is None else []
         for run_id in found.runs:
             found.executions += await self._count(f"RootWorkflowId = '{quoted(run_id)}'")
-            if not dry_run:
-                await self._delete(run_id)
         for run_id in found.orphans:
             found.executions += await self._count(f"WorkflowId = '{quoted(run_id)}'")
-            if not dry_run:
-                await self.delete_executions(f"WorkflowId = '{quoted(run_id)}'")
+        if not dry_run:
+            await self._delete(found.runs, found.orphans)
+        if wanted.flow_id is None:
+            await self._sweep(found, wanted)
         return found
+
+    async def _sweep(self, found: Collected, wanted: Retention) -> None:
+        unneeded = await self._blobs.unneeded(_now() - wanted.grace, self._ended_at, deep=wanted.deep)
+        found.blobs, found.blob_bytes = len(unneeded), sum(blob.size for blob in unneeded)
+        if not found.dry_run:
+            await self._blobs.sweep(unneeded, wanted.grace)
+
+    async def _ended_at(self, run_id: str) -> datetime | None:
+        try:
+            return (await self._client.get_run(run_id)).closed_at
+        except RunNotFoundError as error:
+            raise LookupError(run_id) from error
 
     async def _may_go(self, run: WorkflowExecution, wanted: Retention, kept: dict[str, int]) -> bool:
         flow = run.typed_search_attributes.get(FLOW) or ""
@@ -139,7 +164,7 @@ class CheckpointStore:
                 days = (await started_with(self._temporal, run.id)).flow.checkpoint.retention_days
             except RunNotFoundError:
                 return False  # Somebody has deleted it since it was listed.
-            except NotAFlowError:
+            except (NotAFlowError, *DAMAGED, *WORTH_WAITING):
                 return False  # Nothing says that it may go.
             if days is None:
                 return False
@@ -166,10 +191,31 @@ class CheckpointStore:
     async def _count(self, query: str) -> int:
         return (await self._temporal.count_workflows(query)).count
 
-    async def _delete(self, run_id: str) -> None:
-        # What is inside goes first: interrupted here, the run is still found, and taken up again.
-        await self.delete_executions(f"RootWorkflowId = '{quoted(run_id)}' AND WorkflowId != '{quoted(run_id)}'")
-        await self.delete_executions(f"WorkflowId = '{quoted(run_id)}'")
+    async def _delete(self, run_ids: Sequence[str], orphans: Sequence[str] = ()) -> None:
+        inside = {
+            run_id: f"RootWorkflowId = '{quoted(run_id)}' AND WorkflowId != '{quoted(run_id)}'" for run_id in run_ids
+        }
+        owners = {*run_ids, *orphans}
+        for query in inside.values():
+            owners |= {run.id async for run in self._temporal.list_workflows(query)}
+        await delete_files(await self._definitions(owners), self._temporal.namespace)
+        await self._blobs.release(owners)
+        for run_id in run_ids:
+            # What is inside goes first: interrupted here, the run is still found, and taken up again.
+            await self.delete_executions(inside[run_id])
+            await self.delete_executions(f"WorkflowId = '{quoted(run_id)}'")
+        for run_id in orphans:
+            await self.delete_executions(f"WorkflowId = '{quoted(run_id)}'")
+        # Interrupted before this, a later clean-up sweeps what is left.
+        await self._blobs.delete(owners)
+
+    async def _definitions(self, run_ids: Collection[str]) -> dict[str, FlowSpec]:
+        found: dict[str, FlowSpec] = {}
+        for run_id in run_ids:
+            # Of a run that cannot be read nobody knows which files it has; it may go all the same.
+            with contextlib.suppress(RunNotFoundError, NotAFlowError, *DAMAGED, *WORTH_WAITING):
+                found[run_id] = (await started_with(self._temporal, run_id)).flow
+        return found
 
     async def delete_executions(self, query: str) -> None:
         """Deletes what a query finds, newest last: the execution that a run is found by."""

@@ -29,7 +29,7 @@ from holdfast.contracts.calls import (
     RunConfig,
 )
 from holdfast.contracts.messages import ModelCall, ModelReply
-from holdfast.contracts.names import CALL_MODEL, FLOW_FAILED, FLOW_RUN, NODE_FAILED, RUN_PURE, WORKER_SHUTDOWN
+from holdfast.contracts.names import CALL_MODEL, FLOW_FAILED, FLOW_RUN, NODE_FAILED, RUN_PURE, STALLS, WORKER_SHUTDOWN
 from holdfast.contracts.people import HumanAnswer, HumanRequest
 from holdfast.engine.inbox import Inbox
 from holdfast.engine.ports import NodeError
@@ -41,6 +41,7 @@ from holdfast.flows.spec import ErrorHandling, NodeSpec
 _BATCH_TIMEOUT = timedelta(minutes=10)
 _MOST_LOSSES = 20
 _UNKNOWN_WAITS = (1, 2, 5, 10)
+_LONGEST_STALL = 60
 _NOT_REGISTERED = "NotFoundError"
 _MOST_EVENTS = 30_000
 _MOST_BYTES = 30 * 2**20
@@ -160,9 +161,9 @@ class TemporalPorts:
 
         Otherwise a machine that dies would fail a run. (An earlier attempt that is lost counts as one of the retries.)
         """
-        attempts = unknown = 0
+        attempts = unknown = losses = stalls = 0
         saved: dict[str, Any] = {}
-        for _ in range(_MOST_LOSSES):
+        while losses < _MOST_LOSSES:
             try:
                 reply = await attempt(saved)
             except ActivityError as error:
@@ -174,8 +175,14 @@ class TemporalPorts:
                     # While workers are being replaced, another one may know the type.
                     await workflow.sleep(_UNKNOWN_WAITS[unknown], summary=f"no worker knows {node.type!r} yet")
                     unknown += 1
+                elif (reason := _stalled_by(error)) is not None:
+                    # Nothing was lost, and nothing can be done: somebody has to bring the store or the key back.
+                    await workflow.sleep(min(2**stalls, _LONGEST_STALL), summary=f"waits: {reason}"[:200])
+                    stalls += 1
                 elif not _is_lost(error):
                     raise NodeError(failure.error, failure.internal_state, attempts) from error
+                else:
+                    losses += 1
                 saved = _saved_state(error) or saved
             else:
                 reply.attempt += attempts
@@ -250,6 +257,15 @@ def _is_lost(error: ActivityError) -> bool:
     if isinstance(cause, TemporalTimeoutError):
         return cause.type == TimeoutType.HEARTBEAT
     return isinstance(cause, ApplicationError) and cause.type == WORKER_SHUTDOWN
+
+
+def _stalled_by(error: BaseException | None) -> str | None:
+    """What kept the worker from reading or storing the node's data, if that is all that is wrong."""
+    while error is not None:
+        if isinstance(error, ApplicationError) and any(code in error.message for code in STALLS):
+            return error.message
+        error = error.__cause__
+    return None
 
 
 def _saved_state(error: ActivityError) -> dict[str, Any]:

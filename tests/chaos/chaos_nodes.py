@@ -61,7 +61,8 @@ async def hold_async(event: str, context: dict[str, Any]) -> None:
 
 def digest(input_data: Any) -> str:
     """The same input gives the same output, on whichever worker and attempt."""
-    return hashlib.sha256(json.dumps(input_data, sort_keys=True).encode()).hexdigest()[:16]
+    written = json.dumps(input_data, sort_keys=True, default=lambda value: hashlib.sha256(value).hexdigest())
+    return hashlib.sha256(written.encode()).hexdigest()[:16]
 
 
 class Work(Node):
@@ -78,6 +79,16 @@ class Work(Node):
         note("finished", kwargs)
         hold("finished", kwargs)
         return {"node": kwargs["node_id"], "saw": digest(input_data)}
+
+
+class Bulky(Work):
+    """The same, with an output that is stored apart."""
+
+    size: int = 200_000
+
+    def execute(self, input_data: Any, **kwargs: Any) -> Any:
+        done = super().execute(input_data, **kwargs)
+        return {**done, "bytes": hashlib.shake_256(kwargs["node_id"].encode()).digest(self.size)}
 
 
 class WorkAsync(Node):

@@ -96,7 +96,7 @@ def test_help_is_one_screen_and_ends_with_something_to_paste(holdfast: Holdfast)
     assert shown == HELP
     assert len(shown.splitlines()) <= 26
     assert shown.splitlines()[-1] == "holdfast run examples/hello.yaml --input name=World"
-    for command in re.findall(r"^  holdfast (\w+)", shown, re.MULTILINE):
+    for command in re.findall(r"^  holdfast ([\w-]+)", shown, re.MULTILINE):
         assert "usage: holdfast" in holdfast(command, "--help").stdout
 
 

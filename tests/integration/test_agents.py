@@ -331,7 +331,7 @@ async def test_a_conversation_of_more_than_a_hundred_messages_loses_none_over_se
     await bench.worker()
     replies = [look(f"word-{loop}") for loop in range(60)]
     agent = Agent(id="a", llm=scripted(*replies, "the end"), tools=[agent_tools.look_up], max_loops=100)
-    run_id = await bench.start(spec(agent), {"input": "go"}, RunConfig(continue_after_bytes=300_000))
+    run_id = await bench.start(spec(agent), {"input": "go"}, RunConfig(continue_after_bytes=100_000))
     result = await bench.client.result(run_id)
     messages = (await bench.client.latest_checkpoint(run_id)).node_states["a"].internal_state["prompt_messages"]
     chain = [history async for history in executions(bench.client.temporal, run_id)]

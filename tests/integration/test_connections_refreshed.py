@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import FlowFailedError, Node
 from holdfast.activities.connections import FILE_VARIABLE
+from holdfast.starter.run_blobs import payloads_in
 from tests.integration.conftest import Bench
 
 OLD, NEW = "sk-old-5f1b2c", "sk-new-9e8d7a"
@@ -106,6 +107,10 @@ async def everything_written(bench: Bench, run_id: str) -> bytes:
     """The history and every checkpoint of a run, as they are stored and as they are given out."""
     history = await bench.client.temporal.get_workflow_handle(run_id).fetch_history()
     written = [event.SerializeToString() for event in history.events]
+    codec = bench.client.temporal.data_converter.payload_codec
+    assert codec is not None
+    for event in history.events:
+        written += [payload.data for payload in await codec.decode(list(payloads_in(event)))]
     for transition in await bench.client.transitions(run_id):
         checkpoint = await bench.client.get_checkpoint(f"{run_id}@{transition.seq}")
         written.append(checkpoint.model_dump_json().encode())

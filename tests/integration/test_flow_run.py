@@ -81,12 +81,12 @@ nodes:
     scheduled = [
         (event.activity_task_scheduled_event_attributes.activity_type.name,
          event.activity_task_scheduled_event_attributes.activity_id,
-         event.user_metadata.summary.data)
+         *await bench.client.temporal.data_converter.decode([event.user_metadata.summary]))
         for event in history.events
         if event.HasField("activity_task_scheduled_event_attributes")
     ]  # fmt: skip
 
-    assert scheduled == [("Tally", "count", b'"Count something"'), ("python.run", "code", b'"code"')]
+    assert scheduled == [("Tally", "count", "Count something"), ("python.run", "code", "code")]
 
 
 @pytest.mark.req("FL-4")

@@ -428,11 +428,11 @@ class Asker:
     """Runs one model call as the activity that agents use, on the real server."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self.client = client
         self.task_queue = f"test-{uuid.uuid4().hex}"
 
     async def start(self, asked: ModelCall) -> WorkflowHandle[Any, ModelReply]:
-        return await self._client.start_workflow(_Asking.run, asked, id=uuid.uuid4().hex, task_queue=self.task_queue)
+        return await self.client.start_workflow(_Asking.run, asked, id=uuid.uuid4().hex, task_queue=self.task_queue)
 
 
 @pytest.fixture
@@ -449,7 +449,7 @@ async def asker(client: Client, models: Models) -> AsyncGenerator[Asker]:
         task_queue=asker.task_queue,
         workflows=[_Asking],
         activities=[call_model],
-        interceptors=[HeartbeatInterceptor()],
+        interceptors=[HeartbeatInterceptor(client.data_converter)],
         workflow_runner=UnsandboxedWorkflowRunner(),
         max_heartbeat_throttle_interval=timedelta(milliseconds=100),
         default_heartbeat_throttle_interval=timedelta(milliseconds=100),
@@ -465,7 +465,7 @@ async def test_the_text_so_far_can_be_seen_while_the_model_writes(asker: Asker, 
     while not result.done():
         for pending in (await handle.describe()).raw_description.pending_activities:
             if len(pending.heartbeat_details.payloads) == 2:
-                state, shown = (json.loads(payload.data) for payload in pending.heartbeat_details.payloads)
+                state, shown = await asker.client.data_converter.decode(pending.heartbeat_details.payloads)
                 assert state == {}
                 seen.add(shown["partial"])
         await asyncio.sleep(0.05)

@@ -1,6 +1,7 @@
 """Questions to people on the real server: asked, answered once, at every depth."""
 
 import asyncio
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from holdfast.starter.embedded import binary
 from holdfast.starter.errors import AnswerRefusedError, NoSuchNodeError
 from holdfast.starter.people import OpenRequest
 from tests.integration.conftest import Bench
+from tests.servers.codec import codec_server
 
 ECHO = "def run(x): return x"
 
@@ -338,8 +340,15 @@ async def _temporal(bench: Bench, *arguments: str) -> str:
     return said.decode()
 
 
+@pytest.fixture(scope="module")
+def codecs() -> Generator[tuple[str, str]]:
+    """What Temporal's command line needs to read and write payloads that are encrypted."""
+    with codec_server() as url:
+        yield "--codec-endpoint", url
+
+
 @pytest.mark.req("RT-4")
-async def test_temporals_own_command_line_is_enough_to_find_and_answer(bench: Bench) -> None:
+async def test_temporals_own_command_line_is_enough_to_find_and_answer(bench: Bench, codecs: tuple[str, str]) -> None:
     await bench.worker()
     pay = Python(id="pay", code=ECHO, approval={"enabled": True}).depends_on("first")
     flow = spec(Human(id="first", prompt="?"), pay)
@@ -348,13 +357,14 @@ async def test_temporals_own_command_line_is_enough_to_find_and_answer(bench: Be
     query = f"HoldfastStatus = 'pending_input' AND WorkflowId = '{run_id}'"
     listed = await _temporal(bench, "workflow", "list", "--query", query)
     words = '{"feedback": "by signal", "by": "ada"}'
-    await _temporal(bench, "workflow", "signal", "--workflow-id", run_id, "--name", "provide_input", "--input", words)
+    signal = ("workflow", "signal", "--workflow-id", run_id, "--name", "provide_input", "--input", words)
+    await _temporal(bench, *signal, *codecs)
     async with asyncio.timeout(10):
         while (await asked(bench, run_id))[0].path != "pay":
             await asyncio.sleep(0.05)
     yes = '{"entity_id": "pay", "data": {"is_approved": true}, "by": "ada"}'
     update = ("workflow", "update", "execute", "--workflow-id", run_id, "--name", "answer", "--input", yes)
-    receipt = await _temporal(bench, *update)
+    receipt = await _temporal(bench, *update, *codecs)
     result = await bench.client.result(run_id)
 
     assert run_id in listed

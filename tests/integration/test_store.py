@@ -48,10 +48,11 @@ def simple(bench: Bench, **checkpoint: Any) -> FlowSpec:
 
 async def listed(client: Client, query: str, count: int, *, running: int = 0) -> None:
     """The visibility store lags a little: so many have to be there, and so many of them have not ended."""
-    while (await client.count_workflows(query)).count != count:
-        await asyncio.sleep(0.1)
-    while (await client.count_workflows(f"{query} AND ExecutionStatus = 'Running'")).count != running:
-        await asyncio.sleep(0.1)
+    async with asyncio.timeout(60):
+        while (await client.count_workflows(query)).count != count:
+            await asyncio.sleep(0.1)
+        while (await client.count_workflows(f"{query} AND ExecutionStatus = 'Running'")).count != running:
+            await asyncio.sleep(0.1)
 
 
 async def gone(bench: Bench, run_id: str) -> None:
@@ -122,9 +123,11 @@ async def test_a_run_is_deleted_with_the_flows_inside_it_and_only_when_it_has_en
 async def test_a_clean_up_keeps_the_newest_and_all_that_have_not_ended(bench: Bench) -> None:
     await bench.worker([Work])
     flow, store = simple(bench), CheckpointStore(bench.client)
-    runs = [await bench.start(flow) for _ in range(5)]
-    for run_id in runs:
-        await bench.client.result(run_id)
+    runs: list[str] = []
+    for _ in range(5):
+        # One after the other: the newest is the one that ended last.
+        runs.append(await bench.start(flow))
+        await bench.client.result(runs[-1])
     asking = read_flow(f"id: {flow.id}\nnodes:\n  ask: {{type: human, prompt: Well}}")
     waiting, paused = await bench.start(asking), await bench.start(asking)
     await bench.client.pause(paused)

@@ -13,10 +13,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+
 from holdfast import FlowFailedError, HoldfastClient, Node, RunCancelledError, RunConfig, read_flow
 from holdfast.activities.registry import Registry
 from holdfast.checkpoints.models import LIBRARY_VERSION
 from holdfast.starter import embedded
+from holdfast.starter.connecting import connect
 from holdfast.starter.moving import export, import_bundle
 from holdfast.starter.rebuild import executions
 from holdfast.worker import running_worker
@@ -189,6 +193,37 @@ async def agent_continued(client: HoldfastClient, home: Path) -> str:
     return await _run(client, home, f"id: again\nnodes:\n  one:{_AGENT}\n", RunConfig(continue_after_events=12))
 
 
+_FILES = """
+    type: agent
+    ask_before: never
+    file_store: {type: local, path: recorded}
+    llm:
+      model: m
+      provider: scripted
+      replies:
+        - tool_calls:
+            - {name: write_file, arguments: {path: a.txt, content: one}}
+            - {name: draw, arguments: {input: x}}
+            - {name: read_file, arguments: {path: a.txt}}
+        - {tool_calls: [{name: write_file, arguments: {path: a.txt, content: two, append: true}}]}
+        - done
+    tools:
+      - {id: draw, type: python, code: "def run(x): return {'content': 'drawn', 'files': {'b.txt': 'two'}}"}"""
+
+
+async def agent_with_files(client: HoldfastClient, home: Path) -> str:
+    """Files of the input, of the model and of a tool; in a fork they are taken over."""
+    given = {"input": "go", "files": [{"name": "in.txt", "data": b"in"}]}
+    run_id = await _run(client, home, f"id: files\nnodes:\n  one:{_FILES}\n", given=given)
+    middle = next(
+        entry.seq for entry in await client.transitions(run_id) if getattr(entry, "event", "") == "loop_completed"
+    )
+    async with running_worker(client.temporal, task_queue=QUEUE, registry=_registry(), cache=home / "cache.db"):
+        fork = await client.fork(f"{run_id}@{middle}")
+        await client.result(fork)
+        return fork
+
+
 async def fallback(client: HoldfastClient, home: Path) -> str:
     second = "{model: s, provider: scripted, replies: [by the second]}"
     first = "{model: m, provider: scripted, replies: [], fallback: " + second + "}"
@@ -320,6 +355,7 @@ STORIES: list[Story] = [
     worker_stopped,
     agent,
     agent_continued,
+    agent_with_files,
     fallback,
     mapped,
     mapped_in_batches,
@@ -344,7 +380,9 @@ def _cleaned(data: Any) -> Any:
 
 
 async def record(address: str, home: Path) -> None:
-    client = await HoldfastClient.connect(address, task_queue=QUEUE)
+    # Recorded as it reads: what the codec makes of payloads is no part of what a run decides.
+    connected = await connect(address)
+    client = HoldfastClient(Client(connected.service_client, data_converter=pydantic_data_converter), QUEUE)
     HISTORIES.mkdir(parents=True, exist_ok=True)
     for story in STORIES:
         name = f"{LIBRARY_VERSION}-{story.__name__}"

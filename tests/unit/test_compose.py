@@ -4,6 +4,8 @@ import hashlib
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from jsonschema import Draft202012Validator
 from temporalio.envconfig import ClientConfig
 
 from holdfast import worker
+from holdfast.codecs.s3 import S3Settings
 from holdfast.contracts.names import DEFAULT_TASK_QUEUE
 from holdfast.starter import cli
 
@@ -22,13 +25,14 @@ DATA = Path(__file__).parent / "data"
 TEXT = (ROOT / "docker-compose.yml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {name: service for name, service in SERVICES.items() if "build" in service}
+OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("holdfast:")}
 ONCE = {name: service for name, service in SERVICES.items() if service["restart"].startswith("on-failure")}
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 EXAMPLE = dict(line.split("=", 1) for line in (ROOT / ".env.example").read_text().splitlines() if line[:1].isalpha())
 
-SECRET_NAME = re.compile(r"(?i)password|passwd|pwd|secret|token|api_?key")
+SECRET_NAME = re.compile(r"(?i)password|passwd|pwd|secret|token|api_?key|_keys?$")
 REQUIRED_VARIABLE = re.compile(r"\$\{[A-Z_]+:\?[^}]+\}")
+BOTOS_OWN = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
 PINNED = re.compile(r"[\w./-]+:v?\d+\.\d+(\.\d+)?(-[\w.-]+)?")
 
 
@@ -56,11 +60,11 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def parsed(command: list[str]) -> Any:
-    """By the command line, and by the worker, which it hands its options to."""
+    """By the command line, and where it is the worker's, by the worker, which it hands its options to."""
     assert command[0] == "holdfast"
     options = cli.parser().parse_args(command[1:])
-    assert options.command == "worker", f"{command}: what does it do in production?"
-    return worker.parser().parse_args(command[2:])
+    assert options.command in ("worker", "serve", "codec-server"), f"{command}: what does it do in production?"
+    return worker.parser().parse_args(command[2:]) if options.command == "worker" else options
 
 
 def is_temporals_own(name: str) -> bool:
@@ -89,7 +93,11 @@ def test_the_schema_is_the_real_one_and_refuses_what_compose_would() -> None:
 
 @pytest.mark.parametrize(("place", "command"), list(commands()))
 def test_every_command_is_one_that_our_own_parser_takes(place: str, command: list[str]) -> None:
-    assert parsed(command).task_queue == DEFAULT_TASK_QUEUE
+    options = parsed(command)
+
+    assert getattr(options, "task_queue", DEFAULT_TASK_QUEUE) == DEFAULT_TASK_QUEUE
+    # What listens on all addresses of its container asks for a token.
+    assert getattr(options, "host", "127.0.0.1") == "127.0.0.1" or options.tokens == "/run/secrets/tokens"
 
 
 def test_the_health_check_asks_about_the_task_queue_that_the_worker_polls() -> None:
@@ -104,7 +112,7 @@ def test_the_health_check_asks_about_the_task_queue_that_the_worker_polls() -> N
 def test_every_variable_of_our_services_is_read_by_somebody(name: str) -> None:
     sources = "\n".join(path.read_text() for path in (ROOT / "holdfast").rglob("*.py"))
 
-    assert f'"{name}"' in sources or is_temporals_own(name)
+    assert f'"{name}"' in sources or is_temporals_own(name) or name in BOTOS_OWN
 
 
 def test_a_misspelt_variable_of_temporal_is_noticed() -> None:
@@ -150,7 +158,8 @@ def test_every_port_is_on_the_loopback_only() -> None:
 
 
 def test_every_service_restarts_and_says_whether_it_is_well() -> None:
-    checked_by_its_image = set(OURS) if "\nHEALTHCHECK " in DOCKERFILE else set[str]()
+    # The image asks whether its container polls, which only a worker does.
+    checked_by_its_image = {"worker"} if "\nHEALTHCHECK " in DOCKERFILE else set[str]()
     lasting = SERVICES.keys() - ONCE.keys()
 
     assert {name for name in lasting if SERVICES[name]["restart"] != "unless-stopped"} == set()
@@ -162,7 +171,43 @@ def test_a_service_waits_for_what_it_needs() -> None:
         for needed, edge in service.get("depends_on", {}).items():
             wanted = "service_completed_successfully" if needed in ONCE else "service_healthy"
             assert edge["condition"] == wanted, f"{name} on {needed}"
-    assert set(SERVICES["worker"]["depends_on"]) == {"temporal", "temporal-namespace"}
+    assert set(SERVICES["worker"]["depends_on"]) == {"temporal", "temporal-namespace", "seaweedfs"}
+
+
+def test_all_who_read_payloads_have_the_same_keys_and_the_same_store() -> None:
+    payloads = COMPOSE["x-payloads"]
+    store = S3Settings.from_url(payloads["HOLDFAST_BLOBS"])
+
+    assert set(OURS) == {"worker", "api", "codec-server"}
+    for service in OURS.values():
+        assert payloads.items() <= environment(service).items()
+    assert f"-bucket={store.bucket}" in SERVICES["seaweedfs"]["command"]
+    assert store.endpoint_url == "http://seaweedfs:8333"
+    for variable in BOTOS_OWN:
+        assert environment(SERVICES["seaweedfs"])[variable] == payloads[variable]
+
+
+def test_the_store_is_started_with_options_that_it_has() -> None:
+    weed = Path(sys.executable).parent / "weed"
+    known = subprocess.run([weed, "mini", "-h"], capture_output=True, text=True, timeout=30)
+    verb, *options = SERVICES["seaweedfs"]["command"]
+    version = subprocess.run([weed, "version"], capture_output=True, text=True, timeout=30).stdout
+
+    assert (SERVICES["seaweedfs"]["entrypoint"], verb) == (["weed"], "mini")
+    offered = set(re.findall(r"^  (-[\w.]+)", known.stdout + known.stderr, re.MULTILINE))
+    assert {option.partition("=")[0] for option in options} - offered == set()
+    assert SERVICES["seaweedfs"]["image"].rpartition(":")[2] in version
+
+
+def test_the_web_ui_asks_the_codec_server_that_lets_it() -> None:
+    web_ui, command = environment(SERVICES["temporal-ui"]), SERVICES["codec-server"]["command"]
+    published = {name: SERVICES[name]["ports"][0].rpartition(":")[0] for name in ("temporal-ui", "codec-server")}
+
+    assert web_ui["TEMPORAL_CODEC_ENDPOINT"].startswith("${CODEC_SERVER_URL:?")
+    assert web_ui["TEMPORAL_CODEC_INCLUDE_CREDENTIALS"] == "true"
+    assert command[command.index("--origin") + 1].startswith("${WEB_UI_URL:?")
+    assert EXAMPLE["CODEC_SERVER_URL"] == f"http://{published['codec-server']}"
+    assert EXAMPLE["WEB_UI_URL"] == f"http://{published['temporal-ui']}"
 
 
 def test_the_image_does_not_run_as_root() -> None:

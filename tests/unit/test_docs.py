@@ -20,7 +20,7 @@ from holdfast.checkpoints.serial import deserialize_checkpoint, serialize_checkp
 from holdfast.contracts import messages, names
 from holdfast.contracts import people as questions
 from holdfast.engine.simulator import Scripted, Simulation
-from holdfast.flows import composites, conditions, kinds, params, people, spec
+from holdfast.flows import composites, conditions, files, kinds, params, people, spec
 from holdfast.flows.reading import read_flow
 from tests.reference import REFERENCE, ROOT, blocks, named, section, tables
 
@@ -31,7 +31,7 @@ SOURCES = {path: path.read_text() for path in sorted((ROOT / "holdfast").rglob("
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 REQUIRED = object()
-MIME = ("application", "audio", "image", "multipart", "text", "video")
+MIME = ("application", "audio", "binary", "image", "json", "multipart", "text", "video")
 CODE = re.compile(r"[\"'\[]([a-z]+)/([a-z][a-z-]*)[\"'\]]")
 # An error's type is a name like a class's, or has its message beside it; `"type": "object"` is a JSON schema's.
 ERROR_TYPE = re.compile(r"(?:kind=\"(?=[A-Z])|\"type\": \"(?=[A-Z]|\w+\", \"message\"))(\w+)\"")
@@ -123,7 +123,13 @@ COMMON: dict[str, type[BaseModel]] = {
 PARTS: dict[str, list[type[BaseModel]]] = {
     "choice": [params.ChoiceOption],
     "llm": [params.ModelParams, params.Prices],
-    "agent": [composites.ToolSpec, people.ApprovalRule, composites.MemoryParams, composites.SummariseParams],
+    "agent": [
+        composites.ToolSpec,
+        people.ApprovalRule,
+        composites.MemoryParams,
+        composites.SummariseParams,
+        files.FileStoreParams,
+    ],
     "graph-orchestrator": [composites.GraphState, composites.GraphEdge],
 }
 INHERITING: set[type[BaseModel]] = {params.LlmParams, composites.ToolSpec, composites.InnerNode}
@@ -311,6 +317,15 @@ ALL_STEPS = {
 }
 
 
+# What an agent keeps in a file store is not among what it collects otherwise.
+WITH_FILES = """
+    type: agent
+    llm: {provider: scripted, model: m, replies: [{tool_calls: [{name: look, arguments: {input: x}}]}, ok]}
+    tools: [{id: look, type: http, url: "https://example.com"}]
+    file_store: {type: memory}
+"""
+
+
 class _Counting(Simulation):
     """A simulated model uses no tokens, and a summary is made when some were used."""
 
@@ -336,6 +351,8 @@ def test_every_field_of_a_state_inside_is_described_and_no_other(heading: str) -
     done = Scripted(output={"files": {"a.txt": "x"}, "content": "found"}, answer={"feedback": "because"})
 
     written = state_fields(flow, done) | state_fields(flow, Scripted(error="no", answer={"feedback": ""}))
+    if heading == "An agent's state":
+        written |= state_fields(read_flow(f"id: f\nnodes:\n  n:{WITH_FILES}"), done)
 
     assert {row[0].strip("`") for row in rows} == written
 

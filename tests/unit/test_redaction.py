@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from holdfast.checkpoints.diff import Change
 from holdfast.checkpoints.models import FlowCheckpoint, NodeCheckpointState
-from holdfast.checkpoints.redaction import HIDDEN, is_sensitive, redact, redact_checkpoint
+from holdfast.checkpoints.redaction import HIDDEN, also_sensitive, is_sensitive, redact, redact_checkpoint
+from holdfast.starter import showing
 
 
 class Login(BaseModel):
@@ -53,6 +55,11 @@ def test_an_innocent_name_is_not(name: str) -> None:
         (Bearer, Bearer),
         ("token", "token"),
         ({1: "number"}, {1: "number"}),
+        (
+            {"__dict__": [["token", "t"], [1, {"token": "t"}], ["cookie", None]]},
+            {"__dict__": [["token", HIDDEN], [1, {"token": HIDDEN}], ["cookie", None]]},
+        ),
+        ({"__dict__": {"token": "t"}}, {"__dict__": {"token": HIDDEN}}),
     ],
 )
 def test_a_sensitive_field_is_hidden_at_every_depth(value: Any, shown: Any) -> None:
@@ -61,6 +68,31 @@ def test_a_sensitive_field_is_hidden_at_every_depth(value: Any, shown: Any) -> N
 
 def test_what_is_sensitive_can_be_decided_elsewhere() -> None:
     assert redact({"iban": "DE", "token": "t"}, lambda name: name == "iban") == {"iban": HIDDEN, "token": "t"}
+
+
+@pytest.mark.req("PR-2")
+def test_names_of_ones_own_are_hidden_in_any_spelling_beside_the_usual_ones() -> None:
+    hides = also_sensitive([" iban", "tax-id", ""])
+
+    names = ["iban", "IBAN", "customerIban", "customer-iban", "tax_id", "TaxId", "api_key"]
+    assert [name for name in names if not hides(name)] == []
+    assert not any(hides(name) for name in ["ibans", "ibanez", "id", "tax", ""])
+    assert also_sensitive(["", " "]) is is_sensitive
+
+
+@pytest.mark.req("PR-2")
+def test_whoever_shows_something_hides_the_names_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(showing.REDACT_VARIABLE, "iban,ssn")
+    value = {"customer": {"iban": "DE02", "ssn": "078-05", "token": "t", "name": "Anna"}}
+    checkpoint = FlowCheckpoint(flow_id="flow", run_id="run", original_input=value)
+    hidden = {"customer": {"iban": HIDDEN, "ssn": HIDDEN, "token": HIDDEN, "name": "Anna"}}
+    change = Change(node="a", field="output.iban", kind="changed", left="DE02", right="DE03")
+
+    assert showing.redact(value) == hidden
+    assert showing.redact_checkpoint(checkpoint).original_input == hidden
+    assert showing.redact_changes([change])[0].right == HIDDEN
+    monkeypatch.delenv(showing.REDACT_VARIABLE)
+    assert showing.redact({"iban": "DE02"}) == {"iban": "DE02"}
 
 
 @pytest.mark.req("PR-2")

@@ -17,7 +17,7 @@ API = (REFERENCE / "api.md").read_text()
 
 def commands() -> list[str]:
     """Those with a line in the help screen, and those that are named beside another one."""
-    return [*re.findall(r"^  holdfast (\w+)", HELP, re.MULTILINE), *re.findall(r"[(;] ?(\w+):", HELP)]
+    return [*re.findall(r"^  holdfast ([\w-]+)", HELP, re.MULTILINE), *re.findall(r"[(;] ?(\w+):", HELP)]
 
 
 def test_every_command_is_in_the_help_screen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,7 +25,7 @@ def test_every_command_is_in_the_help_screen(capsys: pytest.CaptureFixture[str])
         parser().parse_args(["nothing"])
     offered = capsys.readouterr().err.partition("choose from")[2]
 
-    assert set(re.findall(r"\w+", offered)) == set(commands())
+    assert set(re.findall(r"[\w-]+", offered)) == set(commands())
 
 
 @pytest.mark.parametrize("command", commands())

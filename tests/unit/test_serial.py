@@ -1,5 +1,6 @@
 """Checkpoints as JSON, bytes and YAML: nothing is lost, and nothing damaged is believed."""
 
+import hashlib
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -112,6 +113,13 @@ def test_a_record_is_read_with_its_values_still_marked() -> None:
 
 
 @pytest.mark.req("PR-1")
+@pytest.mark.parametrize("text", ["plain", "Zürich", "\x7f", "\x00", "\\u0041", "a\nb", "日本 \u2028", '"\\\\u"'])
+def test_the_checksum_is_of_one_canonical_text_however_it_is_written(text: str) -> None:
+    canonical = json.dumps({"b": [text], "a": 1.5}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    assert checksum({"b": [text], "a": 1.5}) == hashlib.sha256(canonical.encode()).hexdigest()
+
+
 def test_the_checksum_covers_everything_but_itself_and_not_the_order_of_keys() -> None:
     data = seal(sample())
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from holdfast.activities.connections import Connections
 from holdfast.activities.models.adapter import Adapter, Request
 from holdfast.activities.models.prices import cost
 from holdfast.contracts.messages import Message, ModelCall, ModelReply
@@ -24,7 +25,8 @@ _EXTRAS = {"anthropic": "anthropic", "pydantic-ai": "pydantic_ai"}
 class Models:
     """Asks any model. Adapters are imported when they are first needed: an SDK takes seconds to import."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections: Connections | None = None) -> None:
+        self._connections = connections or Connections()
         self._adapters: dict[str, Adapter] = {}
 
     async def call(self, call: ModelCall) -> ModelReply:
@@ -42,7 +44,7 @@ class Models:
             # In a thread: other activities of this worker go on beating their hearts meanwhile.
             loaded = await asyncio.to_thread(_load, provider, module)
             # Another call may have been first while this one waited.
-            self._adapters.setdefault(provider, getattr(loaded, name)())
+            self._adapters.setdefault(provider, getattr(loaded, name)(self._connections))
         return self._adapters[provider]
 
     async def close(self) -> None:

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from pydantic_core import from_json
 
-from holdfast.activities.connections import Connection, resolve
+from holdfast.activities.connections import Connection, Connections
 from holdfast.activities.models.failures import cut_short
 from holdfast.contracts.messages import Message, ModelCall, ModelReply, ToolCall
 from holdfast.flows.params import ModelParams
@@ -40,10 +40,11 @@ class Clients:
     """One client per endpoint, key and headers. The SDK's own retries are off: Temporal retries."""
 
     make: Callable[..., Any]
+    connections: Connections
     _made: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
-    def of(self, params: ModelParams) -> Any:
-        connection = resolve(params.connection or params.provider)
+    async def of(self, params: ModelParams) -> Any:
+        connection = await self.connections.resolve(params.connection or params.provider)
         options = _options(connection)
         identity = (connection.base_url, options["api_key"], tuple(sorted(options["default_headers"].items())))
         if identity not in self._made:

@@ -9,6 +9,7 @@ from typing import Any
 
 import anthropic
 
+from holdfast.activities.connections import Connections
 from holdfast.activities.http import IDEMPOTENCY_HEADER
 from holdfast.activities.models.adapter import Clients, Request, put_together, tool_call
 from holdfast.activities.models.anthropic_messages import INVALID, OWN, conversation
@@ -37,11 +38,11 @@ _JSON_ONLY = "Answer with one JSON object and nothing else."
 
 
 class AnthropicModel:
-    def __init__(self) -> None:
-        self._clients = Clients(anthropic.AsyncAnthropic)
+    def __init__(self, connections: Connections) -> None:
+        self._clients = Clients(anthropic.AsyncAnthropic, connections)
 
     async def ask(self, request: Request) -> ModelReply:
-        create = self._clients.of(request.params).messages.create
+        create = (await self._clients.of(request.params)).messages.create
         model, body = request.params.model, request_body(request)
         with told_apart(anthropic, model):
             answer = await create(

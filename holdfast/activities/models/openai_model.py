@@ -6,6 +6,7 @@ from typing import Any
 
 import openai
 
+from holdfast.activities.connections import Connections
 from holdfast.activities.http import IDEMPOTENCY_HEADER
 from holdfast.activities.models.adapter import Clients, Request, put_together, tool_call
 from holdfast.activities.models.failures import empty, stream_cut, told_apart
@@ -14,11 +15,11 @@ from holdfast.contracts.messages import ImagePart, Message, ModelReply, Part, Te
 
 
 class OpenAiModel:
-    def __init__(self) -> None:
-        self._clients = Clients(openai.AsyncOpenAI)
+    def __init__(self, connections: Connections) -> None:
+        self._clients = Clients(openai.AsyncOpenAI, connections)
 
     async def ask(self, request: Request) -> ModelReply:
-        create = self._clients.of(request.params).chat.completions.create
+        create = (await self._clients.of(request.params)).chat.completions.create
         model, body = request.params.model, request_body(request)
         with told_apart(openai, model):
             answer = await create(

@@ -14,7 +14,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.providers import infer_provider, infer_provider_class
 from pydantic_ai.tools import ToolDefinition
 
-from holdfast.activities.connections import resolve
+from holdfast.activities.connections import Connections
 from holdfast.activities.http import IDEMPOTENCY_HEADER
 from holdfast.activities.models.adapter import Request, tool_call
 from holdfast.activities.models.failures import empty, refused, stream_cut, unreachable
@@ -28,12 +28,13 @@ _FINISH_REASONS = {"tool_call": "tool_calls"}
 
 
 class PydanticAiModel:
-    def __init__(self) -> None:
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
         self._models: dict[Any, models.Model[Any]] = {}
 
     async def ask(self, request: Request) -> ModelReply:
         name = request.params.model
-        model = self._model(request.params)
+        model = await self._model(request.params)
         asked: dict[str, Any] = {
             "messages": conversation(request.messages),
             "model_settings": settings_of(request),
@@ -45,10 +46,10 @@ class PydanticAiModel:
                     return reply_of(await _streamed(stream, name), name)
             return reply_of(await model_request(model, **asked), name)
 
-    def _model(self, params: ModelParams) -> models.Model[Any]:
+    async def _model(self, params: ModelParams) -> models.Model[Any]:
         options: dict[str, Any] = {}
         if params.connection:
-            connection = resolve(params.connection)
+            connection = await self._connections.resolve(params.connection)
             options = {"base_url": connection.base_url, "api_key": connection.api_key}
             options = {name: value for name, value in options.items() if value is not None}
             if "api_key" in options:

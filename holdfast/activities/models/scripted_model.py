@@ -5,6 +5,7 @@ import json
 import os
 from typing import Any
 
+from holdfast.activities.connections import Connections
 from holdfast.activities.heartbeat import show
 from holdfast.activities.models.adapter import Request
 from holdfast.contracts.messages import ModelReply, Usage
@@ -17,6 +18,9 @@ JOURNAL_VARIABLE = "HOLDFAST_SCRIPTED_JOURNAL"
 
 class ScriptedModel:
     """Usage is estimated, four characters a token, so that budgets can be shown."""
+
+    def __init__(self, connections: Connections) -> None:
+        """It needs none."""
 
     async def ask(self, request: Request) -> ModelReply:
         _note(request)

@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.checkpoints.ledger import Transition
 from holdfast.checkpoints.models import LIBRARY_VERSION, RunStatus
-from holdfast.checkpoints.redaction import redact, redact_checkpoint
 from holdfast.contracts.people import AnswerReceipt, HumanAnswer
 from holdfast.flows.faults import FlowDefinitionError
 from holdfast.flows.ids import split_checkpoint_id
@@ -40,6 +39,7 @@ from holdfast.starter.client import HoldfastClient
 from holdfast.starter.errors import RunExistsError, RunNotFoundError
 from holdfast.starter.events import StreamEvent
 from holdfast.starter.runs import RunDetail
+from holdfast.starter.showing import redact, redact_checkpoint
 
 _KEEP_ALIVE_SECONDS = 15.0
 _KEYS = uuid.UUID("6d0a3c52-6a43-5a0c-9c41-3f2f6f0f5b11")

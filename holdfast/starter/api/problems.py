@@ -12,6 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from holdfast.checkpoints.editing import EditError
 from holdfast.checkpoints.validation import InvalidCheckpointError
 from holdfast.checkpoints.values import UnserialisableError
+from holdfast.codecs import faults as codec_faults
 from holdfast.flows.faults import FlowDefinitionError
 from holdfast.starter.bundles import InvalidExportError
 from holdfast.starter.connecting import NotReachableError
@@ -51,6 +52,9 @@ _STATUS: dict[type[Exception], int] = {
     NoDefinitionError: 422,
     NotAFlowError: 422,
     NotReachableError: 503,
+    **dict.fromkeys(codec_faults.REFUSED, 413),
+    **dict.fromkeys(codec_faults.WORTH_WAITING, 503),
+    **dict.fromkeys(codec_faults.DAMAGED, 500),
 }
 _CALLERS_FAULT = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION})
 _CODE = re.compile(r"\[([\w-]+/[\w-]+)\]\s*")

@@ -98,6 +98,7 @@ class Collect(Body):
     flow: str | None = Field(default=None, pattern=r"^[^\x00]*$", description="Only this flow's.")
     older_than_days: float | None = Field(default=None, ge=0, le=100_000)
     keep: int | None = Field(default=None, ge=0)
+    deep: bool = Field(default=False, description="Look for unneeded blobs in runs that are there, too.")
     dry_run: bool = Field(default=True, description="Only say what would go; false: delete it.")
 
 

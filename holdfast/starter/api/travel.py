@@ -8,7 +8,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from holdfast.checkpoints import values
-from holdfast.checkpoints.diff import CheckpointDiff, redact_changes
+from holdfast.checkpoints.diff import CheckpointDiff
 from holdfast.checkpoints.node_history import NodeMoment
 from holdfast.checkpoints.redaction import HIDDEN
 from holdfast.checkpoints.resuming import ResumePlan
@@ -20,6 +20,7 @@ from holdfast.starter.api.schemas import Collect, Fork, Resume, StartedRun
 from holdfast.starter.bundles import bundle_text
 from holdfast.starter.families import Member
 from holdfast.starter.moving import export, import_text
+from holdfast.starter.showing import redact_changes
 from holdfast.starter.store import CheckpointStore, Collected, Retention
 from holdfast.starter.travel import Changes, NewRun
 
@@ -152,5 +153,5 @@ async def collect(client: Client, body: Collect | None = None) -> Collected:
     days: Any = wanted.older_than_days
     older_than = timedelta(days=days) if days is not None else None
     return await CheckpointStore(client).collect(
-        Retention(wanted.flow, wanted.keep, older_than), dry_run=wanted.dry_run
+        Retention(wanted.flow, wanted.keep, older_than, deep=wanted.deep), dry_run=wanted.dry_run
     )

@@ -24,6 +24,7 @@ Run flows that survive crashes.
   holdfast approve RUN [REQUEST]  let it be done   (reject: not; answer: words, a choice, a form)
   holdfast watch RUN              a run, live
   holdfast serve                  the HTTP API and the console page   (openapi: its document)
+  holdfast codec-server           what payloads hold, for Temporal's own Web UI and command line
   holdfast check FLOW             find mistakes without running anything   (simulate: with scripted results)
   holdfast worker                 a worker for a server that runs elsewhere   (stop: what 'run --detach' left running)
 
@@ -82,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     dev.add_argument(
         "--console-port", type=int, default=8080, help="the console's port (default: 8080, else a free one)"
     )
+    dev.add_argument("--codec-port", type=int, help="the codec server's port (default: the last one, else a free one)")
     dev.add_argument("--flows", metavar="FOLDER", help="flows in YAML that can be started by name in the console")
 
     run = add(
@@ -210,6 +212,7 @@ def parser() -> argparse.ArgumentParser:
     gc.add_argument("--flow", metavar="ID", help="only this flow's")
     gc.add_argument("--older-than", type=_days, metavar="DAYS", help="those that ended longer ago")
     gc.add_argument("--keep", type=_count, metavar="N", help="all but the newest N of each flow")
+    gc.add_argument("--deep", action="store_true", help="look for unneeded blobs in runs that are there, too")
     gc.add_argument("--dry-run", action="store_true", help="only say what would go")
 
     runs = add("runs", "the runs there are, newest first", "holdfast runs --status failed", server)
@@ -271,6 +274,23 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--flows", metavar="FOLDER", help="flows in YAML that can be started by name")
     serve.add_argument("--tokens", metavar="FILE", help="a YAML list of {token, namespace, name}")
     serve.add_argument("--ui-url", help="the Temporal Web UI, for links")
+    coding = add(
+        "codec-server",
+        "shows Temporal's Web UI and command line what payloads hold, until Ctrl-C",
+        "holdfast codec-server --origin http://127.0.0.1:8233\n"
+        "temporal workflow show --workflow-id my-run --codec-endpoint http://127.0.0.1:8081",
+        common,
+    )
+    coding.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, which needs no tokens")
+    coding.add_argument("--port", type=int, default=8081, help="default: 8081")
+    coding.add_argument(
+        "--origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a page that may ask, such as the Web UI (default: the embedded server's); repeatable",
+    )
+    coding.add_argument("--tokens", metavar="FILE", help="a YAML list of {token, namespace, name}")
     add("openapi", "the API's OpenAPI document", "holdfast openapi > openapi.json", common)
 
     cancel = add("cancel", "end a run; what it has done is kept", "holdfast cancel my-run", server)
@@ -348,6 +368,7 @@ _MODULES = {
     "continue": "people",
     "serve": "serving",
     "openapi": "serving",
+    "codec-server": "serving",
 }
 
 
@@ -371,7 +392,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(HELP, end="")
         return 0 if options.help else 2
     module = import_module(f"holdfast.starter.cli.{_MODULES[options.command]}")
-    command: Callable[[argparse.Namespace], int] = getattr(module, f"{options.command}_command")
+    command: Callable[[argparse.Namespace], int] = getattr(module, f"{options.command.replace('-', '_')}_command")
     from holdfast.starter.cli.outcomes import guarded
 
     return guarded(command, options)

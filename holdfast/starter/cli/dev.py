@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.starter import embedded
 from holdfast.starter.cli.outcomes import FINISHED, NOT_FOUND, UNREACHABLE, UsageError, print_json
-from holdfast.starter.cli.session import dev_pid, start_worker
+from holdfast.starter.cli.session import CodecServer, dev_pid, start_worker
 from holdfast.starter.connecting import settings
 
 _QUICK_DEATH = 5.0
@@ -26,13 +26,14 @@ def dev_command(options: argparse.Namespace) -> int:
         raise UsageError(f"[cli/dev-running] 'holdfast dev' runs on {state} already (process {pid})")
     stopping = _StopRequest()
     try:
-        with embedded.server(state, options.port, options.ui_port) as server:
+        with embedded.server(state, options.port, options.ui_port, options.codec_port) as server:
             (state / "dev.json").write_text(json.dumps({"pid": os.getpid()}))
             worker = start_worker(server, state, options.load, options.task_queue)
             console = _console(options, server, state)
             try:
-                _announce(options, server, state, worker.pid)
-                return _supervise(options, server, state, worker, stopping)
+                with CodecServer(server, state) as codec:
+                    _announce(options, server, state, worker.pid)
+                    return _supervise(options, server, state, worker, codec, stopping)
             finally:
                 embedded.stop(console)
     finally:
@@ -66,14 +67,15 @@ class _StopRequest:
 def _announce(options: argparse.Namespace, server: embedded.Running, state: Path, worker_pid: int) -> None:
     if options.json:
         console = f"http://127.0.0.1:{options.console_port}/"
-        found = {"address": server.address, "ui": server.ui_url, "console": console, "state": str(state)}
-        print_json({**found, "worker_pid": worker_pid})
+        found = {"address": server.address, "ui": server.ui_url, "console": console, "codec": server.codec_url}
+        print_json({**found, "state": str(state), "worker_pid": worker_pid})
         sys.stdout.flush()
         return
     print(
         f"Temporal   {server.address}\n"
         f"Web UI     {server.ui_url}\n"
         f"console    http://127.0.0.1:{options.console_port}/\n"
+        f"codecs     {server.codec_url}   (for 'temporal … --codec-endpoint')\n"
         f"worker     process {worker_pid}, task queue {options.task_queue!r}\n"
         f"state      {state}  (survives restarts)\n\n"
         "In another terminal:  holdfast run examples/hello.yaml --input name=World\n"
@@ -88,6 +90,7 @@ def _supervise(
     server: embedded.Running,
     state: Path,
     worker: subprocess.Popen[bytes],
+    codec: CodecServer,
     stopping: _StopRequest,
 ) -> int:
     quick_deaths, started = 0, time.monotonic()
@@ -97,6 +100,7 @@ def _supervise(
             if embedded.running(state) is None:
                 print(f"the Temporal server is gone; its log is {state / 'server.log'}", file=sys.stderr)
                 return UNREACHABLE
+            codec.keep_up()
             if worker.poll() is None:
                 continue
             quick_deaths = quick_deaths + 1 if time.monotonic() - started < _QUICK_DEATH else 0

@@ -5,11 +5,12 @@ import argparse
 from rich.markup import escape
 from rich.tree import Tree
 
-from holdfast.checkpoints.diff import CheckpointDiff, redact_changes, render
+from holdfast.checkpoints.diff import CheckpointDiff, render
 from holdfast.starter.cli.looking import coloured, console, time_of
 from holdfast.starter.cli.outcomes import FINISHED, print_json
 from holdfast.starter.cli.session import Session, with_session
 from holdfast.starter.families import Member
+from holdfast.starter.showing import redact_changes
 
 _SIGNS = {"+": "green", "-": "red", "~": "yellow"}
 

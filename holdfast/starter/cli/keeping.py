@@ -82,7 +82,7 @@ def gc_command(options: argparse.Namespace) -> int:
     older_than = timedelta(days=options.older_than) if options.older_than is not None else None
 
     async def work(session: Session) -> int:
-        retention = Retention(options.flow, options.keep, older_than)
+        retention = Retention(options.flow, options.keep, older_than, deep=options.deep)
         found = await CheckpointStore(session.client).collect(retention, dry_run=options.dry_run)
         if options.json:
             print(json.dumps(found.model_dump(mode="json")))
@@ -94,6 +94,8 @@ def gc_command(options: argparse.Namespace) -> int:
             f"{len(found.runs)} runs and {len(found.orphans)} orphans ({found.executions} executions) {verb}; "
             f"{found.kept_open} have not ended and stay"
         )
+        if found.blobs:
+            print(f"{found.blobs} blobs ({found.blob_bytes / 1e6:.1f} MB) that nothing refers to {verb}")
         return FINISHED
 
     return with_session(options, work)

@@ -2,17 +2,21 @@
 
 import argparse
 import json
+from collections.abc import Iterator
 from datetime import datetime
 
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.checkpoints.models import RunStatus
-from holdfast.checkpoints.redaction import redact_checkpoint
+from holdfast.checkpoints.models import FlowCheckpoint, RunStatus
 from holdfast.checkpoints.serial import serialize_checkpoint, to_yaml
+from holdfast.contracts.files import described
+from holdfast.flows.shapes import is_object
 from holdfast.starter.cli.outcomes import FINISHED, UsageError, print_json
 from holdfast.starter.cli.session import Session, with_session
+from holdfast.starter.showing import redact, redact_checkpoint
 
+_MOST_FILES = 20
 _COLOURS = {
     "success": "green",
     "completed": "green",
@@ -70,7 +74,7 @@ def show_command(options: argparse.Namespace) -> int:
         checkpoint = await session.client.latest_checkpoint(options.run)
         if options.json:
             nodes = {
-                node_id: {"status": state.status, "attempts": state.attempts, "error": state.error}
+                node_id: {"status": state.status, "attempts": state.attempts, "error": redact(state.error)}
                 for node_id, state in checkpoint.node_states.items()
             }
             for node_id in checkpoint.pending_node_ids:
@@ -97,6 +101,8 @@ def show_command(options: argparse.Namespace) -> int:
                 node_id, state.node_type, coloured(state.status), tries, time_of(state.started_at), seconds, error
             )
         screen.print(listing)
+        for line in _files(checkpoint):
+            screen.print(line, highlight=False, markup=False)
         for pending in run.pending:
             failure = f": {pending.last_failure}" if pending.last_failure else ""
             screen.print(f"now: {pending.node_id} {pending.state}, attempt {pending.attempt}{failure}", highlight=False)
@@ -107,6 +113,16 @@ def show_command(options: argparse.Namespace) -> int:
         return FINISHED
 
     return with_session(options, work)
+
+
+def _files(checkpoint: FlowCheckpoint) -> Iterator[str]:
+    """What the agents of a run have in their file stores, the first of each."""
+    for node_id, state in checkpoint.node_states.items():
+        kept = state.internal_state.get("file_store") if state.node_type == "agent" else None
+        files = list(kept.items()) if is_object(kept) else []
+        yield from (f"file of {node_id}: {described(path, entry)}" for path, entry in files[:_MOST_FILES])
+        if len(files) > _MOST_FILES:
+            yield f"file of {node_id}: … and {len(files) - _MOST_FILES} more"
 
 
 def checkpoints_command(options: argparse.Namespace) -> int:

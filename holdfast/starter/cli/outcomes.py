@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.checkpoints.editing import EditError
 from holdfast.checkpoints.validation import InvalidCheckpointError
+from holdfast.codecs import faults
 from holdfast.engine.simulator import NotScriptedError
 from holdfast.flows.faults import FlowDefinitionError
 from holdfast.loading import LoadError
@@ -64,6 +65,9 @@ _CODES: list[tuple[type[Exception], int]] = [
     (RunEndedError, USAGE),
     (RunExistsError, USAGE),
     (UsageError, USAGE),
+    *((kind, USAGE) for kind in (*faults.BAD_SETTINGS, *faults.REFUSED)),
+    *((kind, UNREACHABLE) for kind in faults.WORTH_WAITING),
+    *((kind, FAILED) for kind in faults.DAMAGED),
 ]
 
 

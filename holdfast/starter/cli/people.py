@@ -10,13 +10,14 @@ from holdfast.starter.cli.looking import console, table, time_of
 from holdfast.starter.cli.outcomes import FINISHED, UsageError, print_json
 from holdfast.starter.cli.session import Session, with_session
 from holdfast.starter.people import OpenRequest
+from holdfast.starter.showing import redact
 
 
 def inbox_command(options: argparse.Namespace) -> int:
     async def work(session: Session) -> int:
         requests = await session.client.inbox(options.run, options.to, options.limit)
         if options.json:
-            print_json([request.model_dump(mode="json") for request in requests])
+            print_json([redact(request.model_dump(mode="json")) for request in requests])
             return FINISHED
         if not requests:
             console().print("nobody waits for an answer")

@@ -1,21 +1,29 @@
-"""`holdfast serve` and `openapi`: the HTTP API and the console page."""
+"""`holdfast serve` and `openapi`: the HTTP API and the console page; and `codec-server`."""
 
 import argparse
 import asyncio
 import contextlib
 import ipaddress
 import json
+import re
+import socket
 import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from holdfast.starter import embedded
+from fastapi import FastAPI
+
+from holdfast.codecs.settings import codec as settings_codec
+from holdfast.starter import codec_server, embedded
 from holdfast.starter.api.access import Tokens
 from holdfast.starter.api.app import Settings, create_app
 from holdfast.starter.cli.outcomes import FINISHED, UsageError, print_json
+from holdfast.starter.cli.session import CodecServer
 from holdfast.starter.client import HoldfastClient
 from holdfast.starter.connecting import is_configured, settings
+
+_ORIGIN = re.compile(r"(https?://[^/\s*@]+)/?")
 
 
 def openapi_command(options: argparse.Namespace) -> int:
@@ -29,9 +37,7 @@ def openapi_command(options: argparse.Namespace) -> int:
 
 
 def serve_command(options: argparse.Namespace) -> int:
-    import uvicorn
-
-    tokens = _tokens(options)
+    tokens = _tokens(options) or _open_to_all(options)
     with _temporal(options) as (address, ui_url):
 
         async def connect(namespace: str) -> HoldfastClient:
@@ -43,16 +49,77 @@ def serve_command(options: argparse.Namespace) -> int:
             raise UsageError(f"[cli/no-folder] {said}")
         app = create_app(Settings(connect, tokens, folder, ui_url=options.ui_url or ui_url))
         port = embedded.free_port(options.port)
-        quiet: dict[str, Any] = {"log_level": "warning", "lifespan": "off", "timeout_graceful_shutdown": 3}
-        server = uvicorn.Server(uvicorn.Config(app, host=options.host, port=port, **quiet))
         _announce(options, port)
-        asyncio.run(server.serve())
+        _serve(app, options.host, port)
     return FINISHED
 
 
+def codec_server_command(options: argparse.Namespace) -> int:
+    """Asks nothing of Temporal: it needs the workers' keys and their blob store, and that is all."""
+    tokens = _tokens(options)
+    origins = [_origin(text) for text in options.origin] or _embedded_origins()
+    _check_free(options)
+    try:
+        codec = settings_codec(blobs=_embedded_blobs())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    url = _url(options.host, options.port)
+    if options.json:
+        print_json({"url": url, "origins": origins})
+    else:
+        print(f"codec server {url}\nfor pages of {', '.join(origins)}\nCtrl-C stops it; nothing depends on it.")
+    sys.stdout.flush()
+    _serve(codec_server.create_app(codec_server.Settings(codec, tokens, origins)), options.host, options.port)
+    return FINISHED
+
+
+def _origin(text: str) -> str:
+    """As a browser sends it. What it never sends would be a page that is refused for no reason one can see."""
+    found = _ORIGIN.fullmatch(text.strip().lower())
+    if found is None:
+        raise UsageError(
+            f"[cli/bad-origin] --origin {text!r} is no page's origin; write it as in http://127.0.0.1:8233"
+        )
+    return found.group(1)
+
+
+def _check_free(options: argparse.Namespace) -> None:
+    """Elsewhere another port would do; here the Web UI has been told this one."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((options.host, options.port))
+        except OSError as error:
+            where = f"{options.host}:{options.port}"
+            raise UsageError(f"[cli/port-taken] {where} cannot be used ({error.strerror}); give --port") from error
+
+
+def _embedded_origins() -> list[str]:
+    found = embedded.running(embedded.home())
+    port = found.ui_port if found is not None else embedded.UI_PORT
+    return [f"http://127.0.0.1:{port}", f"http://localhost:{port}"]
+
+
+def _embedded_blobs() -> str | None:
+    """Where nothing else is said, the embedded server's; for a server elsewhere there is none to guess."""
+    home = embedded.home()
+    return str(home / "blobs") if embedded.running(home) is not None or not is_configured() else None
+
+
+def _serve(app: FastAPI, host: str, port: int) -> None:
+    import uvicorn
+
+    quiet: dict[str, Any] = {"log_level": "warning", "lifespan": "off", "timeout_graceful_shutdown": 3}
+    asyncio.run(uvicorn.Server(uvicorn.Config(app, host=host, port=port, **quiet)).serve())
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def _announce(options: argparse.Namespace, port: int) -> None:
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    url = f"http://{host}:{port}"
+    url = _url(options.host, port)
     if options.json:
         print_json({"url": url})
     else:
@@ -60,7 +127,8 @@ def _announce(options: argparse.Namespace, port: int) -> None:
     sys.stdout.flush()
 
 
-def _tokens(options: argparse.Namespace) -> Tokens:
+def _tokens(options: argparse.Namespace) -> Tokens | None:
+    """None where none are needed."""
     if options.tokens is not None:
         try:
             return Tokens.from_file(Path(options.tokens))
@@ -71,6 +139,10 @@ def _tokens(options: argparse.Namespace) -> Tokens:
             f"[cli/no-tokens] {options.host} can be reached from elsewhere: give --tokens FILE, "
             "a YAML list of {token, namespace, name}"
         )
+    return None
+
+
+def _open_to_all(options: argparse.Namespace) -> Tokens:
     return Tokens({}, open_to_all=options.namespace or settings().get("namespace") or "default")
 
 
@@ -86,5 +158,5 @@ def _temporal(options: argparse.Namespace) -> Generator[tuple[str | None, str | 
     if is_configured(options.address):
         yield options.address, None
         return
-    with embedded.server(embedded.home()) as server:
+    with embedded.server(embedded.home()) as server, CodecServer(server, embedded.home()):
         yield server.address, server.ui_url

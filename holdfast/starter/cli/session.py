@@ -17,6 +17,7 @@ from holdfast.starter.client import HoldfastClient
 from holdfast.starter.connecting import is_configured
 
 _WORKER_SECONDS = 60.0
+_CODEC_SECONDS = 5.0
 
 
 class Session:
@@ -87,6 +88,40 @@ def start_worker(server: embedded.Running, state: Path, load: Sequence[str], que
             raise UsageError(f"[cli/no-worker] the worker did not start:\n{text.decode(errors='replace').strip()}")
         time.sleep(0.02)
     return process
+
+
+class CodecServer:
+    """The codec server of the embedded server's Web UI, which was told where it is when it was started."""
+
+    def __init__(self, server: embedded.Running, state: Path) -> None:
+        self._server = server
+        self._log = state / "codec-server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tried = 0.0
+
+    def keep_up(self) -> None:
+        """Puts it up if it is not there. Where somebody else has it up already, that one will do."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        if time.monotonic() - self._tried < _CODEC_SECONDS:
+            return
+        self._tried = time.monotonic()
+        if embedded.answers(self._server.codec_port):
+            return
+        arguments = ["--port", str(self._server.codec_port)]
+        for host in ("127.0.0.1", "localhost"):
+            arguments += ["--origin", f"http://{host}:{self._server.ui_port}"]
+        with self._log.open("ab") as log:
+            command = [sys.executable, "-m", "holdfast.starter.cli", "codec-server", *arguments]
+            self._process = embedded.spawn(command, log)
+
+    def __enter__(self) -> "CodecServer":
+        self.keep_up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            embedded.stop(self._process)
 
 
 def dev_is_running(state: Path) -> bool:

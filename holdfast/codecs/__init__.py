@@ -1,0 +1,1 @@
+"""Payloads outside the process: compressed, encrypted, and small whatever people put through their flows."""

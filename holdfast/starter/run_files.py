@@ -1,0 +1,28 @@
+"""What agents have in their file stores: deleted with their run, as far as it can be reached from here."""
+
+import logging
+import os
+from collections.abc import Mapping
+
+from holdfast.codecs.faults import BAD_SETTINGS, WORTH_WAITING
+from holdfast.file_stores import FileStores, files_root
+from holdfast.flows.connections import variables
+from holdfast.flows.spec import FlowSpec
+from holdfast.starter.embedded import home
+
+log = logging.getLogger("holdfast")
+
+
+async def delete_files(flows: Mapping[str, FlowSpec], namespace: str) -> None:
+    """Of the runs with these definitions. What cannot be reached is said and left: it keeps no run from going."""
+    stores = FileStores(files_root(home(), os.environ), _address)
+    for run_id, flow in flows.items():
+        try:
+            await stores.delete_run(flow, namespace, run_id)
+        except (ImportError, *BAD_SETTINGS, *WORTH_WAITING) as error:
+            log.warning("the files of run %s are left: %s", run_id, error)
+
+
+async def _address(connection: str) -> str | None:
+    """A bucket that a connection names. Here only the environment is asked: the rest is the workers'."""
+    return os.environ.get(f"{variables(connection)}BASE_URL")
