@@ -1,6 +1,7 @@
 """What a measurement runs on: one tuned embedded server, and for each side a worker with the same settings."""
 
 import contextlib
+import gc
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator
@@ -65,6 +66,8 @@ class Stage:
             cache=self.cache,
             max_cached_workflows=max_cached_workflows,
         ) as worker:
+            # As a worker's own process does.
+            gc.freeze()
             yield worker
 
     @contextlib.asynccontextmanager

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -185,6 +186,8 @@ async def running_worker(
         graceful_shutdown_timeout=timedelta(seconds=graceful_seconds),
     )
     _allow_much(worker)
+    if isinstance(client.data_converter.payload_codec, HoldfastCodec):
+        client.data_converter.payload_codec.learn()
     try:
         async with worker:
             yield worker
@@ -214,6 +217,8 @@ async def serve(options: argparse.Namespace) -> None:
         loop.add_signal_handler(number, stopping.set)
     cached = options.cached_runs
     async with running_worker(client, task_queue=options.task_queue, registry=registry, max_cached_workflows=cached):
+        # What is loaded by now stays; the collector would look at it again and again, a tenth of a second each time.
+        gc.freeze()
         _say(options, "ready", f"worker {os.getpid()} on task queue {options.task_queue!r}", list(registry.classes))
         await stopping.wait()
         _say(options, "stopping", "worker stopping: waiting for nodes in flight", [])

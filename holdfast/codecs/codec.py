@@ -22,6 +22,8 @@ from holdfast.codecs.sealing import DamagedError, Sealer
 
 ENCODING = b"binary/holdfast"
 _INLINE, _PACKED = b"inline", b"packed"
+_WORTH_TRYING = 8
+"""A payload of so many times the limit may become small enough by compression alone: many nodes that are alike."""
 STAYS_HERE = "holdfast-here"
 """Marks a payload that never leaves the process."""
 
@@ -102,6 +104,11 @@ class HoldfastCodec(PayloadCodec, WithSerializationContext):
         """Where large payloads are."""
         return self._packer.blobs if self._packer is not None else None
 
+    def learn(self) -> None:
+        """For a worker, which passes on what it reads: from now on it stores none of that again."""
+        if self._packer is not None:
+            self._packer.learns = True
+
     async def encrypts(self) -> bool:
         return (await self._keys.ring(self._namespace)).current is not None
 
@@ -115,20 +122,24 @@ class HoldfastCodec(PayloadCodec, WithSerializationContext):
         if payload.metadata.get("encoding") == ENCODING or STAYS_HERE in payload.metadata:
             return payload
         sealer = Sealer(await self._keys.ring(self._namespace))
-        size = payload.ByteSize()
+        data = payload.SerializeToString()
+        size = len(data)
         if not sealer.key_id and size <= self.limits.plain_up_to:
             return payload
         if size > self.limits.largest:
             raise TooLargeError(size, self.limits, apart=True)
-        data = payload.SerializeToString()
-        if self._packer is not None and self._run_id is not None and not self.is_small(payload):
-            prefix = prefix_of(self._namespace, self._run_id)
-            listed = await self._packer.store(data, sealer, prefix)
-            return _sealed(_PACKED, prefix.encode() + b"\n" + listed, sealer)
-        encoded = _sealed(_INLINE, data, sealer)
-        if encoded.ByteSize() > self.limits.inline:
-            raise TooLargeError(size, self.limits, apart=False)
-        return encoded
+        if self._packer is None or self._run_id is None:
+            encoded = _sealed(_INLINE, data, sealer)
+            if len(encoded.data) > self.limits.inline:
+                raise TooLargeError(size, self.limits, apart=False)
+            return encoded
+        if size <= _WORTH_TRYING * self.limits.offload_above:
+            encoded = _sealed(_INLINE, data, sealer)
+            if size <= self.limits.offload_above or len(encoded.data) <= self.limits.offload_above // 4:
+                return encoded
+        prefix = prefix_of(self._namespace, self._run_id)
+        listed = await self._packer.store(data, sealer, prefix)
+        return _sealed(_PACKED, prefix.encode() + b"\n" + listed, sealer)
 
     async def _decoded(self, payload: Payload) -> Payload:
         if payload.metadata.get("encoding") != ENCODING:

@@ -1,15 +1,17 @@
 """Large data as chunks, each stored once in a run.
 
 Data is cut where its content says so, so that a conversation that has grown shares all chunks but the last with the one
-before. What is new of it becomes one blob, a pack: one write, whatever the number of chunks, and compressed as a whole.
+before: around long JSON strings, since texts keep together when what is around them changes, and inside by FastCDC.
+What is new of it becomes one blob, a pack: one write, whatever the number of chunks, and compressed as a whole.
 A list of extents says where the data is; where the list is long it is cut and stored in the same way, so that it does
 not grow with the conversation either. Everything that a list refers to is stored before the list exists.
 """
 
 import asyncio
+import re
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from pyfastcdc import FastCDC
@@ -21,14 +23,17 @@ from holdfast.codecs.sealing import DamagedError, Sealer
 
 _NAME_BYTES = 12
 _EXTENT = struct.Struct(f">{_NAME_BYTES}sII")
-_HEAD = struct.Struct(">BQ")
+_HEAD = struct.Struct(">BQH")
 _LONGEST_LIST = 16
 _DEEPEST = 8
-# Cut small where conversations are, and coarsely where nobody would find the same again.
-_SIZES = ((8 * 2**20, 512), (64 * 2**20, 16_384), (2**62, 262_144))
-_LIST_CHUNK = 256
+_CARRIED = 1024
+"""A pack up to this size is not worth a blob: the list carries it along."""
+# Messages are cut small, and what is larger coarsely: nobody would find the same again in it.
+_CUTTERS = ((64 * 2**10, FastCDC(512)), (64 * 2**20, FastCDC(16_384)), (2**62, FastCDC(262_144)))
+_LIST_CUTTER = FastCDC(256)
+_LONG_STRING = re.compile(rb'"[^"]{200}')
 _LARGEST_PACK = 8 * 2**20
-_IN_A_THREAD = 256 * 2**10
+_IN_A_THREAD = 2 * 2**20
 _AT_ONCE = 16
 
 
@@ -50,6 +55,8 @@ class Packer:
         self._packs: Recent[tuple[str, bytes], bytes] = Recent(cache)
         self._lists: Recent[bytes, bool] = Recent(chunks // 10)
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self.learns = False
+        """Whether it remembers where the chunks of what it reads are. Who only reads need not."""
 
     async def store(self, data: bytes, sealer: Sealer, prefix: str) -> bytes:
         """A short list of extents, from which `load` makes the data again. All of it is stored when this returns."""
@@ -59,9 +66,12 @@ class Packer:
             listed = await asyncio.to_thread(packing.add_all, data)
         else:
             listed = packing.add_all(data)
-        await asyncio.gather(*(self._put(f"{prefix}/{name.hex()}", blob) for name, blob in packing.sealed))
-        for digest, extent in packing.new.items():
-            self._chunks.put(epoch + digest, extent)
+        await asyncio.gather(*(self._put(f"{prefix}/{name.hex()}", sealed) for name, _, sealed in packing.packs))
+        for name, pack, _ in packing.packs:
+            self._packs.put((prefix, name), pack, len(pack))
+        if packing.packs:
+            for digest, extent in packing.new.items():
+                self._chunks.put(epoch + digest, extent)
         self._lists.put(listed, True)
         return listed
 
@@ -71,22 +81,24 @@ class Packer:
 
     async def load(self, listed: bytes, sealer: Sealer, key_id: str, prefix: str) -> bytes:
         """What `store` was given; DamagedError or MissingBlobError names what is not as it was."""
-        depth, size = _head(listed, prefix)
-        data = listed[_HEAD.size :]
+        depth, size, carried, data = _read_head(listed, prefix)
         for level in range(depth + 1):
             extents = _extents(data, prefix)
-            data = await self._joined(extents, sealer, key_id, prefix)
-            if key_id == sealer.key_id and self._lists.get(listed) is None:
-                await self._learn(data, _average(size) if level == depth else _LIST_CHUNK, extents, sealer, prefix)
+            data = await self._joined(extents, carried, sealer, key_id, prefix)
+            if self.learns and key_id == sealer.key_id and self._lists.get(listed) is None:
+                chunks = _cut(data) if level == depth else _cut_list(data)
+                await self._learn(chunks, extents, carried.keys(), sealer, prefix)
         if len(data) != size:
             raise DamagedError(_list_of(prefix))
         self._lists.put(listed, True)
         return data
 
-    async def _joined(self, extents: Sequence[Extent], sealer: Sealer, key_id: str, prefix: str) -> bytes:
-        names = list(dict.fromkeys(extent.pack for extent in extents))
+    async def _joined(
+        self, extents: Sequence[Extent], carried: Mapping[bytes, bytes], sealer: Sealer, key_id: str, prefix: str
+    ) -> bytes:
+        names = list(dict.fromkeys(extent.pack for extent in extents if extent.pack not in carried))
         found = await asyncio.gather(*(self._pack(name, sealer, key_id, prefix) for name in names))
-        packs = dict(zip(names, found, strict=True))
+        packs = {**carried, **dict(zip(names, found, strict=True))}
         if any(extent.start + extent.size > len(packs[extent.pack]) for extent in extents):
             raise DamagedError(_list_of(prefix))
         return b"".join(packs[name][start : start + size] for name, start, size in extents)
@@ -106,28 +118,32 @@ class Packer:
         self._packs.put((prefix, name), pack, len(pack))
         return pack
 
-    async def _learn(self, data: bytes, average: int, extents: Sequence[Extent], sealer: Sealer, prefix: str) -> None:
+    async def _learn(
+        self, chunks: Iterable[memoryview], extents: Sequence[Extent], carried: Set[bytes], sealer: Sealer, prefix: str
+    ) -> None:
         """Another process stored it. Remembers where its chunks are, so that they are not stored again."""
         epoch = await self._epochs.known(prefix)
         if epoch is None:
             return
         left = list(reversed(extents))
-        for chunk in _cut(data, average):
+        for chunk in chunks:
             pack, start, size = left.pop()
             if len(chunk) > size:
                 return  # Cut otherwise than we would: by another version.
-            self._chunks.put(epoch + sealer.digest(chunk, prefix), Extent(pack, start, len(chunk)))
+            if pack not in carried:
+                self._chunks.put(epoch + sealer.digest(chunk, prefix), Extent(pack, start, len(chunk)))
             if len(chunk) < size:
                 left.append(Extent(pack, start + len(chunk), size - len(chunk)))
 
     async def packs_of(self, listed: bytes, sealer: Sealer, key_id: str, prefix: str) -> set[str]:
         """The names of all packs that a list refers to, itself or through others."""
-        depth, _ = _head(listed, prefix)
-        extents = _extents(listed[_HEAD.size :], prefix)
-        names = {extent.pack for extent in extents}
-        for _ in range(depth):
-            extents = _extents(await self._joined(extents, sealer, key_id, prefix), prefix)
-            names |= {extent.pack for extent in extents}
+        depth, _, carried, data = _read_head(listed, prefix)
+        names: set[bytes] = set()
+        for level in range(depth + 1):
+            extents = _extents(data, prefix)
+            names |= {extent.pack for extent in extents} - carried.keys()
+            if level < depth:
+                data = await self._joined(extents, carried, sealer, key_id, prefix)
         return {f"{prefix}/{name.hex()}" for name in names}
 
 
@@ -140,20 +156,22 @@ class _Packing:
         self._epoch = epoch
         self._known = known
         self._name, self._pack = secrets.token_bytes(_NAME_BYTES), bytearray()
-        self.sealed: list[tuple[bytes, bytes]] = []
+        self.packs: list[tuple[bytes, bytes, bytes]] = []
         self.new: dict[bytes, Extent] = {}
 
     def add_all(self, data: bytes) -> bytes:
         """The list, as it goes into the payload."""
-        extents, depth = self._add(data, _average(len(data))), 0
+        extents, depth = self._add(_cut(data)), 0
         while len(extents) > _LONGEST_LIST and depth < _DEEPEST:
-            extents, depth = self._add(_listed(extents), _LIST_CHUNK), depth + 1
-        self._close()
-        return _HEAD.pack(depth, len(data)) + _listed(extents)
+            extents, depth = self._add(_cut_list(_listed(extents))), depth + 1
+        carried = self._name + self._pack if self._pack and not self.packs and len(self._pack) <= _CARRIED else b""
+        if not carried:
+            self._close()
+        return _HEAD.pack(depth, len(data), len(carried)) + carried + _listed(extents)
 
-    def _add(self, data: bytes, average: int) -> list[Extent]:
+    def _add(self, chunks: Iterable[memoryview]) -> list[Extent]:
         extents: list[Extent] = []
-        for chunk in _cut(data, average):
+        for chunk in chunks:
             extent = self._place(chunk)
             last = extents[-1] if extents else None
             if last is not None and last.pack == extent.pack and last.start + last.size == extent.start:
@@ -162,7 +180,7 @@ class _Packing:
                 extents.append(extent)
         return extents
 
-    def _place(self, chunk: bytes) -> Extent:
+    def _place(self, chunk: memoryview) -> Extent:
         digest = self._sealer.digest(chunk, self._prefix)
         found = self.new.get(digest) or self._known.get(self._epoch + digest)
         if found is not None:
@@ -175,16 +193,52 @@ class _Packing:
 
     def _close(self) -> None:
         if self._pack:
-            self.sealed.append((self._name, self._sealer.seal(bytes(self._pack), self._name)))
+            pack = bytes(self._pack)
+            self.packs.append((self._name, pack, self._sealer.seal(pack, self._name)))
         self._name, self._pack = secrets.token_bytes(_NAME_BYTES), bytearray()
 
 
-def _average(size: int) -> int:
-    return next(average for limit, average in _SIZES if size <= limit)
+def _cut(data: bytes) -> Iterator[memoryview]:
+    view, at = memoryview(data), 0
+    # A payload begins with its encoding. In other bytes a quotation mark is nothing special.
+    for start, end in _long_strings(data) if b"json/" in data[:100] else ():
+        yield from _cut_piece(view[at:start])
+        yield from _cut_piece(view[start:end])
+        at = end
+    yield from _cut_piece(view[at:])
 
 
-def _cut(data: bytes, average: int) -> list[bytes]:
-    return [bytes(chunk.data) for chunk in FastCDC(average).cut_buf(data)]
+def _long_strings(data: bytes) -> Iterator[tuple[int, int]]:
+    end = 0
+    while (found := _LONG_STRING.search(data, end)) is not None:
+        end = data.find(b'"', found.end())
+        while end >= 0 and _is_escaped(data, end):
+            end = data.find(b'"', end + 1)
+        if end < 0:
+            return
+        end += 1
+        yield found.start(), end
+
+
+def _is_escaped(data: bytes, at: int) -> bool:
+    before = at
+    while data[before - 1 : before] == b"\\":
+        before -= 1
+    return (at - before) % 2 == 1
+
+
+def _cut_piece(piece: memoryview) -> Iterator[memoryview]:
+    return _chunks(piece, next(cutter for limit, cutter in _CUTTERS if len(piece) <= limit))
+
+
+def _cut_list(listed: bytes) -> Iterator[memoryview]:
+    return _chunks(memoryview(listed), _LIST_CUTTER)
+
+
+def _chunks(piece: memoryview, cutter: FastCDC) -> Iterator[memoryview]:
+    if len(piece) <= cutter.avg_size:
+        return iter((piece,) if piece else ())
+    return (piece[chunk.offset : chunk.offset + chunk.length] for chunk in cutter.cut_buf(piece))
 
 
 def _listed(extents: Sequence[Extent]) -> bytes:
@@ -197,13 +251,15 @@ def _extents(data: bytes, prefix: str) -> list[Extent]:
     return [Extent(*fields) for fields in _EXTENT.iter_unpack(data)]
 
 
-def _head(listed: bytes, prefix: str) -> tuple[int, int]:
+def _read_head(listed: bytes, prefix: str) -> tuple[int, int, dict[bytes, bytes], bytes]:
+    """How deep the list is, how long the data, the pack that is carried along by its name, and the extents."""
     if len(listed) < _HEAD.size:
         raise DamagedError(_list_of(prefix))
-    depth, size = _HEAD.unpack_from(listed)
-    if depth > _DEEPEST:
+    depth, size, length = _HEAD.unpack_from(listed)
+    carried, rest = listed[_HEAD.size : _HEAD.size + length], listed[_HEAD.size + length :]
+    if depth > _DEEPEST or len(carried) != length:
         raise DamagedError(_list_of(prefix))
-    return depth, size
+    return depth, size, {carried[:_NAME_BYTES]: carried[_NAME_BYTES:]} if carried else {}, rest
 
 
 def _list_of(prefix: str) -> str:

@@ -59,17 +59,19 @@ class Sealer:
             raise DamagedError(what) from None
         return _plain(packed, what)
 
-    def digest(self, chunk: bytes, prefix: str) -> bytes:
+    def digest(self, chunk: bytes | memoryview, prefix: str) -> bytes:
         """The name of a content in one run, as long as the key is the same."""
-        key = _derived(self._keys.get(self.key_id), b"run " + prefix.encode()) if self.key_id else b""
-        return hashlib.blake2b(chunk, digest_size=DIGEST_BYTES, key=key).digest()
+        if not self.key_id:
+            return _digest(chunk)
+        key = _derived(self._keys.get(self.key_id), b"run " + prefix.encode())
+        return hmac.digest(key, chunk, "sha256")[:DIGEST_BYTES]
 
     def _cipher(self, key_id: str, nonce: bytes) -> AESGCM:
         # A key of its own for each salt: random nonces under one key would be used up after 2^32 payloads.
         return AESGCM(hmac.digest(_derived(self._keys.get(key_id), b"payload"), nonce[:_SALT_BYTES], "sha256"))
 
 
-def _digest(data: bytes) -> bytes:
+def _digest(data: bytes | memoryview) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 

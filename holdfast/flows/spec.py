@@ -60,6 +60,8 @@ class Transformer(SpecModel):
 class ErrorHandling(SpecModel):
     """Retries and timeouts are Temporal's. `behavior` says what a final failure means for the rest of the flow."""
 
+    model_config = ConfigDict(frozen=True)
+
     timeout_seconds: float | None = Field(default=None, gt=0, le=LONGEST_SECONDS)
     max_retries: int = Field(default=0, ge=0, lt=2**31 - 1)  # Temporal counts attempts in 32 bits.
     retry_interval_seconds: float = Field(default=1.0, gt=0, le=LONGEST_SECONDS)
@@ -70,6 +72,8 @@ class ErrorHandling(SpecModel):
 
 class Caching(SpecModel):
     """Reuse the output of an earlier execution with the same type, parameters and input, on the worker that has it."""
+
+    model_config = ConfigDict(frozen=True)
 
     enabled: bool = False
 
@@ -112,7 +116,7 @@ class Approval(SpecModel):
 class Streaming(SpecModel):
     """Reserved: publishing partial results. `check` refuses it until it works."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", frozen=True)
     enabled: bool = False
 
 
@@ -144,11 +148,12 @@ class NodeSpec(SpecModel):
     join: Literal["all", "any"] = "all"
     input_transformer: Transformer | None = None
     output_transformer: Transformer | None = None
-    error_handling: ErrorHandling = Field(default_factory=ErrorHandling)
-    caching: Caching = Field(default_factory=Caching)
+    # Frozen, so that all nodes can share the defaults: to make them anew took most of reading a definition.
+    error_handling: ErrorHandling = ErrorHandling()
+    caching: Caching = Caching()
     pure: bool | None = None
     approval: Approval = Field(default_factory=Approval)
-    streaming: Streaming = Field(default_factory=Streaming)
+    streaming: Streaming = Streaming()
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
     params: dict[str, Any] = Field(default_factory=dict[str, Any])
 

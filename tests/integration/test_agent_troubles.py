@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Flow, FlowFailedError, RunnableResult
+from holdfast.flows.spec import Streaming
 from tests.integration import agent_tools
 from tests.integration.conftest import Bench
 from tests.servers.llm import LlmServer
@@ -81,7 +82,7 @@ class Case:
             **fields,
         )
         flow = Flow(nodes=[agent], id="troubles").spec()
-        flow.nodes[0].streaming.enabled = stream
+        flow.nodes[0].streaming = Streaming(enabled=stream)
         self.run_id = await self._bench.start(flow, {"input": trouble})
         return await self._bench.client.result(self.run_id)
 

@@ -22,7 +22,7 @@ from holdfast.checkpoints.validation import InvalidCheckpointError, validate_che
 from holdfast.contracts.people import HumanAnswer, HumanRequest
 from holdfast.engine.simulator import Scripted
 from holdfast.flows import kinds
-from holdfast.flows.spec import FlowSpec
+from holdfast.flows.spec import ErrorHandling, FlowSpec
 from tests.going_on import Watched, carried, flow
 
 pytestmark = pytest.mark.req("DM-10")
@@ -287,7 +287,7 @@ def test_of_an_error_the_type_and_the_message_are_kept() -> None:
 
 def test_a_failure_that_the_flow_handles_is_kept() -> None:
     handled = ORDERS.model_copy(deep=True)
-    handled.nodes[1].error_handling.behavior = "return"
+    handled.nodes[1].error_handling = ErrorHandling(behavior="return")
 
     found = from_dynamiq(written("failed"), handled)
 
