@@ -81,8 +81,11 @@ class BlobStore(Protocol):
         """Whether it can be reached, written and read: for the start of a process."""
         ...
 
-    async def put(self, name: str, data: bytes) -> None:
-        """Whole and on the disk when this returns. A name that is there already stays as it is, and is no error."""
+    async def put(self, name: str, data: bytes, *, fresh: bool = False) -> None:
+        """Whole and on the disk when this returns. A name that is there already stays as it is, and is no error.
+
+        Where it is `fresh`, a random one, nobody has to look.
+        """
         ...
 
     async def get(self, name: str, start: int = 0, size: int | None = None) -> bytes:
@@ -207,7 +210,7 @@ class LocalBlobs:
         with self._told():
             await asyncio.to_thread(write)
 
-    async def put(self, name: str, data: bytes) -> None:
+    async def put(self, name: str, data: bytes, *, fresh: bool = False) -> None:
         path = self._path(name)
         with self._told():
             await asyncio.to_thread(self._write, path, data)

@@ -29,7 +29,8 @@ class Epochs:
 
     async def current(self, prefix: str) -> bytes:
         """The epoch to store under; begins one where there is none."""
-        found = await self.known(prefix)
+        # One that was never seen is most likely new: then asking for its epoch is a request in vain.
+        found = await self.known(prefix) if self._seen.get(prefix) is not None else None
         if found is not None:
             return found
         looked = time.monotonic()

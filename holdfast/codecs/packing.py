@@ -77,7 +77,7 @@ class Packer:
 
     async def _put(self, name: str, blob: bytes) -> None:
         async with self._slots:
-            await self.blobs.put(name, blob)
+            await self.blobs.put(name, blob, fresh=True)
 
     async def load(self, listed: bytes, sealer: Sealer, key_id: str, prefix: str) -> bytes:
         """What `store` was given; DamagedError or MissingBlobError names what is not as it was."""

@@ -166,10 +166,12 @@ class S3Blobs:
         await self._ask("list_objects_v2", Prefix=key, MaxKeys=1)
         await self._delete([key])
 
-    async def put(self, name: str, data: bytes) -> None:
+    async def put(self, name: str, data: bytes, *, fresh: bool = False) -> None:
         key = self._key(name)
         if len(data) > _LARGE:
             await self._put_in_parts(key, data)
+        elif fresh:
+            await self._ask("put_object", Key=key, Body=data)
         else:
             await self._ask("put_object", Key=key, Body=data, IfNoneMatch="*", when={"PreconditionFailed": None})
 

@@ -27,6 +27,7 @@ from holdfast.contracts.names import ATTRIBUTES
 HOME_VARIABLE = "HOLDFAST_HOME"
 _PORT, UI_PORT = 7233, 8233
 _START_SECONDS = 30.0
+_TRIES = 3
 _STOP_SECONDS = 10.0
 _POLLED = ("transfer", "timer", "visibility", "outbound")
 
@@ -154,6 +155,19 @@ def start(
     state: Path, port: int | None = None, ui_port: int | None = None, codec_port: int | None = None
 ) -> tuple[subprocess.Popen[bytes], Running]:
     """Starts the server and waits until it answers. Without a wish, earlier ports are kept: bookmarks stay valid."""
+    for _ in range(_TRIES):
+        try:
+            return _start(state, port, ui_port, codec_port)
+        except ServerError as error:
+            # Somebody took a port between our look and the server's: the next look finds another.
+            if "address already in use" not in str(error):
+                raise
+    return _start(state, port, ui_port, codec_port)
+
+
+def _start(
+    state: Path, port: int | None, ui_port: int | None, codec_port: int | None
+) -> tuple[subprocess.Popen[bytes], Running]:
     state.mkdir(parents=True, exist_ok=True)
     earlier: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError):
@@ -164,10 +178,11 @@ def start(
     wished = earlier.get("codec_port", 12_000 + secrets.randbelow(20_000))
     codec_port = free_port(wished if codec_port is None else codec_port)
     with (state / "server.log").open("ab") as log:
+        begun = log.tell()
         process = spawn(command(state / "temporal.db", port, ui_port, codec_port), log)
     found = Running(process.pid, port, ui_port, codec_port)
     try:
-        _wait_until_up(process, found, state)
+        _wait_until_up(process, found, state, begun)
     except BaseException:
         stop(process)
         raise
@@ -176,11 +191,11 @@ def start(
     return process, found
 
 
-def _wait_until_up(process: subprocess.Popen[bytes], server: Running, state: Path) -> None:
+def _wait_until_up(process: subprocess.Popen[bytes], server: Running, state: Path, begun: int) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while not (answers(server.port) and answers(server.ui_port)):
         if process.poll() is not None or time.monotonic() > deadline:
-            tail = (state / "server.log").read_text(errors="replace")[-2000:]
+            tail = (state / "server.log").read_bytes()[begun:].decode(errors="replace")[-2000:]
             raise ServerError(f"[server/not-up] the embedded Temporal server did not start; its log ends with:\n{tail}")
         time.sleep(0.02)
 

@@ -6,10 +6,12 @@ find on its return that nobody has beaten: then what was in flight is run again,
 """
 
 import asyncio
+import socket
 import subprocess
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -202,3 +204,20 @@ async def test_one_outage_after_another(stand: Stand) -> None:
     for handle in handles:
         await stand.finished(handle)
         assert {**stand.counts(handle), "tick": 1} == ONCE
+
+
+def test_a_port_that_somebody_takes_at_the_last_moment_is_left_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    free_port = embedded.free_port
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+
+        def too_late(preferred: int = 0) -> int:
+            looked.append(preferred)
+            return int(taken.getsockname()[1]) if len(looked) == 2 else free_port(preferred)
+
+        monkeypatch.setattr(embedded, "free_port", too_late)
+        with embedded.server(tmp_path / "state", 0, 0) as server:
+            assert taken.getsockname()[1] not in (server.port, server.ui_port)
+    assert len(looked) == 6

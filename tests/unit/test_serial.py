@@ -112,14 +112,23 @@ def test_a_record_is_read_with_its_values_still_marked() -> None:
     assert record.node_states["a"].output_data["seen"] == {"__set__": [1, 2]}
 
 
+ODD = [
+    "plain", "Zürich", "\x7f", "\x00\x1f\x0b", "\\u0041", 'a\n\t"b"', "日本 \u2028 \U0001f600", '"\\\\u"',
+    "\ue000long 0", "\ue000",
+]  # fmt: skip
+
+
 @pytest.mark.req("PR-1")
-@pytest.mark.parametrize("text", ["plain", "Zürich", "\x7f", "\x00", "\\u0041", "a\nb", "日本 \u2028", '"\\\\u"'])
-def test_the_checksum_is_of_one_canonical_text_however_it_is_written(text: str) -> None:
-    canonical = json.dumps({"b": [text], "a": 1.5}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+@pytest.mark.parametrize("text", ODD)
+@pytest.mark.parametrize("times", [1, 400_000], ids=["short", "long"])
+def test_the_checksum_is_of_one_canonical_text_however_it_is_written(text: str, times: int) -> None:
+    body = {"b": [text * times, text, {"x": text * times}], "a": 1.5, "ü": [None, True, 1e300, -0.0]}
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
-    assert checksum({"b": [text], "a": 1.5}) == hashlib.sha256(canonical.encode()).hexdigest()
+    assert checksum(body) == hashlib.sha256(canonical.encode()).hexdigest()
 
 
+@pytest.mark.req("PR-1")
 def test_the_checksum_covers_everything_but_itself_and_not_the_order_of_keys() -> None:
     data = seal(sample())
 
