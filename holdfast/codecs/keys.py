@@ -86,27 +86,23 @@ def keys_in(text: str, namespace: str, source: str = KEYS_VARIABLE) -> dict[str,
     return own or common
 
 
-def from_environment() -> KeyService:
+def from_environment() -> "Keys":
     """By HOLDFAST_KEYS, HOLDFAST_KEYS_FILE or HOLDFAST_KEY_SERVICE (`module:function`); without them no keys."""
     text, path, service = (os.environ.get(name) for name in (KEYS_VARIABLE, FILE_VARIABLE, SERVICE_VARIABLE))
     if sum(map(bool, (text, path, service))) > 1:
         raise BadKeyError(f"set one of {KEYS_VARIABLE}, {FILE_VARIABLE} and {SERVICE_VARIABLE}, not several")
     if service:
-        return _named(service)
+        return Keys(_named(service), source=f"{SERVICE_VARIABLE}={service}")
     if path:
-        return lambda namespace: _in_file(path, namespace)
-    return lambda namespace: keys_in(text or "", namespace)
+        return Keys(lambda namespace: _in_file(path, namespace), source=f"{FILE_VARIABLE}={path}")
+    return Keys(lambda namespace: keys_in(text or "", namespace), source=KEYS_VARIABLE if text else None)
 
 
 def _in_file(path: str, namespace: str) -> dict[str, bytes]:
     try:
-        found = keys_in(Path(path).read_text(), namespace, f"{FILE_VARIABLE}={path}")
+        return keys_in(Path(path).read_text(), namespace, f"{FILE_VARIABLE}={path}")
     except (OSError, UnicodeDecodeError) as error:
         raise BadKeyError(f"{FILE_VARIABLE}={path} cannot be read: {error}") from error
-    if not found:
-        # Without a key everything would be written in the clear.
-        raise BadKeyError(f"{FILE_VARIABLE}={path} has no key for namespace {namespace!r}")
-    return found
 
 
 def _named(path: str) -> KeyService:
@@ -118,10 +114,14 @@ def _named(path: str) -> KeyService:
 
 
 class Keys:
-    """The key rings of all namespaces, asked for when needed and again after a while, so that keys can be changed."""
+    """The key rings of all namespaces, asked for when needed and again after a while, so that keys can be changed.
 
-    def __init__(self, service: KeyService) -> None:
+    Where a `source` is set, a namespace without a key is a fault: everything would be written in the clear.
+    """
+
+    def __init__(self, service: KeyService, source: str | None = None) -> None:
         self._service = service
+        self._source = source
         self._rings: dict[str, tuple[KeyRing, float]] = {}
         self._lock = asyncio.Lock()
 
@@ -138,6 +138,8 @@ class Keys:
             try:
                 given = await asyncio.to_thread(self._service, namespace)
                 ring = KeyRing(await given if inspect.isawaitable(given) else given)
+                if self._source is not None and ring.current is None:
+                    raise BadKeyError(f"{self._source} has no key for namespace {namespace!r}")
             except BadKeyError:
                 raise
             except Exception as error:

@@ -8,7 +8,7 @@ from temporalio.converter import DataConverter, DefaultFailureConverterWithEncod
 
 from holdfast.codecs.blobs import open_store
 from holdfast.codecs.codec import HoldfastCodec, Limits
-from holdfast.codecs.keys import Keys, from_environment
+from holdfast.codecs.keys import from_environment
 from holdfast.codecs.packing import Packer
 
 BLOBS_VARIABLE = "HOLDFAST_BLOBS"
@@ -35,7 +35,7 @@ def codec(namespace: str = "default", *, blobs: str | None = None) -> HoldfastCo
     """By HOLDFAST_BLOBS and the keys' variables. `blobs` is where large things go if the environment does not say."""
     url = os.environ.get(BLOBS_VARIABLE) or blobs
     packer = Packer(open_store(url)) if url else None
-    return HoldfastCodec(Keys(from_environment()), packer, limits(), namespace=namespace)
+    return HoldfastCodec(from_environment(), packer, limits(), namespace=namespace)
 
 
 async def data_converter(namespace: str = "default", *, blobs: str | None = None) -> DataConverter:

@@ -19,7 +19,6 @@ from urllib.parse import quote
 import httpx2
 import pytest
 from google.protobuf.message import Message
-from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 
 from holdfast import FlowFailedError, HoldfastClient, read_flow
@@ -28,6 +27,7 @@ from holdfast.starter.api.access import Tokens
 from holdfast.starter.api.app import Settings, create_app
 from holdfast.starter.bundles import bundle_text
 from holdfast.starter.moving import export
+from holdfast.starter.run_blobs import payloads_in
 from tests.conftest import StartWorker
 
 NODES = str(Path(__file__).with_name("secret_nodes.py"))
@@ -149,22 +149,6 @@ class Collection:
             for name, secret in secrets.items()
             if any(form in data for form in forms(secret))
         }
-
-
-def payloads_in(message: Message) -> Iterator[Payload]:
-    if isinstance(message, Payload):
-        yield message
-        return
-    for field, value in message.ListFields():
-        if field.message_type is None:
-            continue
-        if field.message_type.GetOptions().map_entry:
-            inner: Iterable[Any] = value.values()
-        else:
-            inner = value if field.is_repeated else [value]
-        for item in inner:
-            if isinstance(item, Message):
-                yield from payloads_in(item)
 
 
 class Collector:

@@ -288,19 +288,24 @@ async def test_keys_come_from_a_file_or_a_service_and_are_asked_for_again(
     monkeypatch.delenv("HOLDFAST_KEYS")
     path.write_text(f"a:{B64}\n")
     monkeypatch.setenv("HOLDFAST_KEYS_FILE", str(path))
-    keys = Keys(from_environment())
+    keys = from_environment()
     before = await keys.ring("default")
     path.write_text(f"b:{OTHER_B64}\na:{B64}\n")
     monkeypatch.setattr("holdfast.codecs.keys._ASK_AGAIN_SECONDS", 0)
     after = await keys.ring("default", wanted="b")
     path.write_text("")
     with pytest.raises(BadKeyError, match="no key for namespace 'default'"):
-        await Keys(from_environment()).ring("default")
+        await from_environment().ring("default")
     monkeypatch.setenv("HOLDFAST_KEY_SERVICE", f"{__name__}:own_keys")
     with pytest.raises(BadKeyError, match="not several"):
         from_environment()
     monkeypatch.delenv("HOLDFAST_KEYS_FILE")
-    served = await Keys(from_environment()).ring("shop")
+    served = await from_environment().ring("shop")
+
+    monkeypatch.delenv("HOLDFAST_KEY_SERVICE")
+    monkeypatch.setenv("HOLDFAST_KEYS", f"shop/a:{B64}")
+    with pytest.raises(BadKeyError, match="HOLDFAST_KEYS has no key for namespace 'other'"):
+        await from_environment().ring("other")
 
     assert (before.current, after.current, after.get("a"), served.current) == ("a", "b", KEY, "shop-1")
 
