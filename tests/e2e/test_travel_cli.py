@@ -342,7 +342,7 @@ def test_runs_that_have_ended_go_and_those_that_wait_stay(holdfast: Terminal) ->
     together(lambda: holdfast("watch", "waiting"), lambda: holdfast("cancel", "waiting"))
     deleted = holdfast.data("delete", "waiting")
 
-    found = {"runs": ["litter"], "orphans": [], "kept_open": 1, "executions": 1}
+    found = {"runs": ["litter"], "orphans": [], "kept_open": 1, "executions": 1, "blobs": 0, "blob_bytes": 0}
     assert "[run/active]" in active
     assert "fork" in active
     assert (refused["exit_code"], "[run/active]" in refused["error"]) == (2, True)

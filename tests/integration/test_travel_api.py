@@ -445,7 +445,7 @@ async def test_a_clean_up_only_looks_unless_told_otherwise(api: Api, bench: Benc
         while await is_there(api, run_id):
             await asyncio.sleep(0.05)
 
-    expected = {"runs": [run_id], "orphans": [], "kept_open": 1, "executions": 1}
+    expected = {"runs": [run_id], "orphans": [], "kept_open": 1, "executions": 1, "blobs": 0, "blob_bytes": 0}
     assert looked.json() == {**expected, "dry_run": True}
     assert young["runs"] == kept["runs"] == own["runs"] == []
     assert there
