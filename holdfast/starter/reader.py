@@ -169,12 +169,16 @@ class RunReader:
         async for history in executions(self._client, run_id):
             try:
                 _, ledger = await rebuild(self._client, history)
-                # What an execution started from was written by the one before it.
-                if seq is None or seq > ledger.base_seq or not _continued(history.events[0]):
-                    return seal(ledger.at(seq))
             except LookupError as error:
+                # A new execution that nobody has taken up yet is where the one before it was.
                 why = str(error)
-                break
+                continue
+            # What an execution started from was written by the one before it.
+            if seq is None or seq > ledger.base_seq or not _continued(history.events[0]):
+                try:
+                    return seal(ledger.at(seq))
+                except LookupError as error:
+                    raise NoCheckpointError(run_id, str(error)) from error
         raise NoCheckpointError(run_id, why)
 
     async def summaries(self, run_id: str) -> list[CheckpointSummary]:

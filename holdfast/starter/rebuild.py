@@ -60,7 +60,12 @@ def _missing(run_id: str, error: RPCError) -> Exception:
 
 
 async def rebuild(client: Client, history: WorkflowHistory) -> tuple[FlowStart, Ledger]:
-    """What one execution started with, and its ledger up to its last completed workflow task."""
+    """What one execution started with, and its ledger up to its last completed workflow task.
+
+    LookupError when none is completed yet. (The SDK's replay waits for ever where there is none at all: a run that was
+    continued, or started with a delay, is like that for a while.)
+    """
+    done = _done(history)
     captured: list[FlowRun] = []
     unreadable: list[Exception] = []
     replayer = Replayer(
@@ -71,15 +76,12 @@ async def rebuild(client: Client, history: WorkflowHistory) -> tuple[FlowStart, 
         interceptors=[_Capture(captured)],
     )
     try:
-        await replayer.replay_workflow(_done(history))
+        await replayer.replay_workflow(done)
     except Exception as error:
         if unreadable:
             raise unreadable[0] from error
         raise
-    if not captured:
-        raise LookupError("no worker has taken the run up yet")
-    ledger = captured[0].ledger
-    return captured[0].started_with, ledger
+    return captured[0].started_with, captured[0].ledger
 
 
 def _reading(converter: DataConverter, unreadable: list[Exception]) -> DataConverter:
@@ -97,7 +99,7 @@ def _done(history: WorkflowHistory) -> WorkflowHistory:
     events = list(history.events)
     last = max((index for index, event in enumerate(events) if event.event_type == _COMPLETED), default=None)
     if last is None:
-        return history
+        raise LookupError("no worker has taken the run up yet")
     end = last + 1
     while end < len(events) and (
         events[end].event_type in _UPDATES or _decided_by(events[end]) == events[last].event_id

@@ -41,7 +41,8 @@ from holdfast.flows.spec import ErrorHandling, NodeSpec
 _BATCH_TIMEOUT = timedelta(minutes=10)
 _MOST_LOSSES = 20
 _UNKNOWN_WAITS = (1, 2, 5, 10)
-_LONGEST_STALL = 60
+_STALL_WAITS = (1, 2, 4, 8, 16, 32, *[60] * 60, 300)
+"""Quick at first; after an hour seldom enough that an outage of weeks does not fill the history."""
 _NOT_REGISTERED = "NotFoundError"
 _MOST_EVENTS = 30_000
 _MOST_BYTES = 30 * 2**20
@@ -177,13 +178,14 @@ class TemporalPorts:
                     unknown += 1
                 elif (reason := _stalled_by(error)) is not None:
                     # Nothing was lost, and nothing can be done: somebody has to bring the store or the key back.
-                    await workflow.sleep(min(2**stalls, _LONGEST_STALL), summary=f"waits: {reason}"[:200])
+                    patience = _STALL_WAITS[min(stalls, len(_STALL_WAITS) - 1)]
+                    await workflow.sleep(patience, summary=f"waits: {reason}"[:200])
                     stalls += 1
                 elif not _is_lost(error):
                     raise NodeError(failure.error, failure.internal_state, attempts) from error
                 else:
                     losses += 1
-                saved = _saved_state(error) or saved
+                saved = _saved_state(error, failure) or saved
             else:
                 reply.attempt += attempts
                 return reply
@@ -268,14 +270,14 @@ def _stalled_by(error: BaseException | None) -> str | None:
     return None
 
 
-def _saved_state(error: ActivityError) -> dict[str, Any]:
-    """What a lost execution had saved with its heartbeats: the next one goes on from there."""
+def _saved_state(error: ActivityError, failure: NodeFailure) -> dict[str, Any]:
+    """What an execution had saved by then, in its heartbeats or in its failure: the next one goes on from there."""
     cause = error.cause
     if isinstance(cause, TemporalTimeoutError):
         details = cause.last_heartbeat_details
     else:
-        details = cause.details if isinstance(cause, ApplicationError) else ()
-    return dict(details[0]) if details and is_object(details[0]) else {}
+        details = cause.details if isinstance(cause, ApplicationError) and cause.type == WORKER_SHUTDOWN else ()
+    return dict(details[0]) if details and is_object(details[0]) else failure.internal_state
 
 
 def _is_unknown(error: ActivityError) -> bool:

@@ -427,18 +427,8 @@ async def test_a_stream_follows_an_agent_through_several_executions_and_tells_wh
             "nodes": [{"id": "a", "type": "agent", "params": {"llm": llm, "tools": [tool]}}],
         }
     )
-    run_id, live = "", list[dict[str, Any]]()
-    for last in (False, True):
-        run_id = await bench.start(flow, {"input": "go"}, RunConfig(continue_after_events=15))
-        try:
-            async with asyncio.timeout(100):
-                live = await api.events(run_id)
-            break
-        except TimeoutError:
-            # Seen twice in some thirty runs on a busy machine, and not understood: once is told, twice is a failure.
-            print(f"the stream of {run_id} stalled: {await bench.client.get_run(run_id)}")
-            if last:
-                raise
+    run_id = await bench.start(flow, {"input": "go"}, RunConfig(continue_after_events=15))
+    live = await api.events(run_id)
     drained = await api.events(run_id)
     executions = [history async for history in executions_of(bench.client.temporal, run_id)]
     thoughts = [event["data"]["thought"] for event in live if event["event"] == "model_replied"]

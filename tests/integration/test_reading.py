@@ -1,7 +1,7 @@
 """Reading a run: with a worker, without one, while it runs and after it ended, always the same."""
 
 import asyncio
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -13,6 +13,9 @@ from pydantic import BaseModel
 from holdfast import CheckpointConfig, CheckpointStatus, FlowSpec, Node, NodeSpec, RunStatus, read_flow
 from holdfast.checkpoints.ledger import NodeCompleted
 from holdfast.contracts import names
+from holdfast.contracts.calls import FlowStart, RunConfig
+from holdfast.flows.reading import flow_from_data
+from holdfast.starter.errors import NoCheckpointError
 from tests.integration.conftest import Bench
 
 
@@ -176,3 +179,40 @@ async def test_only_the_checkpoints_the_author_wants_are_listed(bench: Bench) ->
 
 def test_a_definition_needs_no_checkpoint_options() -> None:
     assert FlowSpec(id="f", nodes=[NodeSpec(id="a", type="pass")]).checkpoint.enabled
+
+
+@pytest.mark.req("RT-3")
+async def test_a_run_that_begins_later_is_read_without_waiting_for_it(bench: Bench) -> None:
+    start = FlowStart(flow=read_flow("id: later\nnodes: {a: {type: transform, template: x}}"))
+    handle = await bench.client.temporal.start_workflow(
+        names.FLOW_RUN, start, id=f"later-{UUID(int=8)}", task_queue=bench.task_queue, start_delay=timedelta(hours=1)
+    )
+    async with asyncio.timeout(20):
+        with pytest.raises(NoCheckpointError, match="no worker has taken the run up yet"):
+            await bench.client.latest_checkpoint(handle.id)
+        happened = await bench.client.transitions(handle.id)
+    await handle.terminate()
+
+    assert happened == []
+
+
+@pytest.mark.req("RT-3")
+async def test_a_run_is_read_at_any_moment_between_two_of_its_executions(bench: Bench) -> None:
+    """Temporal lets a second pass before it begins a continued one, in which its history is one event."""
+    await bench.worker([Gives])
+    nodes = {f"n{number}": {"type": "Gives", "depends": [f"n{number - 1}"] if number else []} for number in range(12)}
+    run_id = await bench.start(
+        flow_from_data({"id": "steps", "nodes": nodes}), None, RunConfig(continue_after_events=15)
+    )
+    ending = asyncio.create_task(bench.client.result(run_id))
+    seen: list[int] = []
+    executions: set[str | None] = set()
+    async with asyncio.timeout(90):
+        while not ending.done():
+            executions.add((await bench.client.temporal.get_workflow_handle(run_id).describe()).run_id)
+            seen.append(len(await bench.client.transitions(run_id)))
+            await asyncio.sleep(0.1)
+
+    assert (await ending).status == "success"
+    assert len(executions) > 2
+    assert seen == sorted(seen)

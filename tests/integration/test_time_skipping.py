@@ -5,13 +5,16 @@ import time
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
-from holdfast import FlowFailedError, FlowSpec, HoldfastClient, read_flow
+from holdfast import FlowFailedError, FlowSpec, HoldfastClient, Node, read_flow
+from holdfast.activities.failures import ExternalError
+from holdfast.activities.registry import Registry
 from holdfast.checkpoints.ledger import InputRequested
 from holdfast.checkpoints.models import CheckpointStatus
 from holdfast.contracts.names import ATTRIBUTE_FAMILY, ATTRIBUTE_FLOW, ATTRIBUTE_REQUESTS, ATTRIBUTE_STATUS
@@ -26,6 +29,25 @@ nodes:
   after: {type: transform, template: "after {{ before }}", depends: [month, before],
           input_transformer: {selector: {before: $.before.output}}}
 """
+
+
+class Deprived(Node):
+    """Its surroundings fail it so many times, and it keeps count in its state."""
+
+    times: int
+    _count = 0
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        return {"count": self._count}
+
+    def restore_from_checkpoint(self, state: dict[str, Any]) -> None:
+        self._count = state["count"]
+
+    async def execute(self, input_data: Any, **kwargs: Any) -> Any:
+        self._count += 1
+        if self._count <= self.times:
+            raise ExternalError("[blob/unavailable] the store is away", kind="StoreAway", retryable=False)
+        return self._count
 
 
 @pytest.fixture
@@ -45,7 +67,9 @@ async def skipping(tmp_path: Path) -> AsyncGenerator[HoldfastClient]:
             "--dynamic-config-value", 'history.timerProcessorMaxTimeShift="10ms"',
         ],
     )  # fmt: skip
-    async with environment, running_worker(environment.client, cache=tmp_path / "cache.db"):
+    registry = Registry()
+    registry.add_class(Deprived)
+    async with environment, running_worker(environment.client, registry=registry, cache=tmp_path / "cache.db"):
         yield HoldfastClient(environment.client)
 
 
@@ -117,3 +141,18 @@ async def test_a_deadline_that_waits_leaves_the_run_pending_and_the_answer_count
     assert overdue.status == CheckpointStatus.PENDING_INPUT
     assert next(iter(overdue.pending_inputs.values()))["overdue"] is True
     assert result.output["ask"]["output"]["content"] == "at last"
+
+
+@pytest.mark.req("PR-6")
+async def test_a_node_waits_for_its_surroundings_for_hours_seldom_and_with_its_state(skipping: HoldfastClient) -> None:
+    run_id = await skipping.start(read_flow("id: deprived\nnodes: {a: {type: Deprived, times: 80}}"))
+    result = await skipping.result(run_id)
+    handle = skipping.temporal.get_workflow_handle(run_id)
+    timers = [
+        event.timer_started_event_attributes.start_to_fire_timeout.ToSeconds()
+        async for event in handle.fetch_history_events()
+        if event.HasField("timer_started_event_attributes")
+    ]
+
+    assert result.output["a"]["output"] == 81
+    assert timers == [1, 2, 4, 8, 16, 32, *[60] * 60, *[300] * 14]
