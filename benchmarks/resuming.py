@@ -27,7 +27,8 @@ def _marked() -> FlowSpec:
 
 
 async def resume() -> list[Line]:
-    """From the caller's request to the node's first line. A fresh run is ended once it has begun.
+    """From the caller's request to the node's first line. Every run goes on to its end before the next one begins: what
+    is left to do of one would be counted with the other.
 
     The bar is against a fresh start with a definition that is in memory already. Against one that is read and checked
     from its text, as `holdfast run` and the API do for every start, it is told beside it.
@@ -48,7 +49,7 @@ async def resume() -> list[Line]:
                 begun = time.perf_counter()
                 started = await on.holdfast.start(flow if side == "fresh" else read_flow(text))
                 taken[side].append(await BenchMark.first(started) - begun)
-                await on.client.get_workflow_handle(started).terminate()
+                await _ended(on, started)
     counted = {side: found[1:] for side, found in taken.items()}
     extra = {
         "transitions": transitions,

@@ -19,15 +19,20 @@ class InvalidCheckpointError(ValueError):
 
 def validate_node_state(state: NodeRecord) -> list[str]:
     """Every fault of one node's state."""
+    status, begun, ended = state.status, state.started_at, state.completed_at
+    late = begun is not None and ended is not None and ended < begun
+    failed = status == RunnableStatus.FAILURE
+    if state.node_id and state.node_type and status in _STATUSES and not late and not (failed and not state.error):
+        return []
     name = state.node_id or "without an id"
     faults = [
         f"node {name}: missing {field}" for field in ("node_id", "node_type", "status") if not getattr(state, field)
     ]
-    if state.status and state.status not in _STATUSES:
-        faults.append(f"node {name}: unknown status {state.status!r}")
-    if state.status == RunnableStatus.FAILURE and not state.error:
+    if status and status not in _STATUSES:
+        faults.append(f"node {name}: unknown status {status!r}")
+    if failed and not state.error:
         faults.append(f"node {name}: failed without an error")
-    if state.started_at and state.completed_at and state.completed_at < state.started_at:
+    if late:
         faults.append(f"node {name}: completed before it started")
     return faults
 

@@ -3,7 +3,7 @@
 A question is a transition and nothing else: it waits in the ledger, not in memory. The first answer closes it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -138,7 +138,7 @@ def _request(
     scope: Scope,
     job: Job,
     prompt: str,
-    reminders: list[float | str],
+    reminders: Iterable[float | str],
     steps: list[tuple[str | None, Deadline | None]],
     step: int,
     fields: dict[str, Any],

@@ -81,7 +81,7 @@ def with_policy(tool: ToolSpec, call: ToolCall, params: AgentParams) -> ToolSpec
     if tool.approval.enabled or tool.type == "human" or not _needs_approval(tool, call, params):
         return tool
     words = f"{tool.name or tool.id} is to be called with {json.dumps(call.arguments, ensure_ascii=False)}. May it?"
-    asking = Approval(enabled=True, prompt=_literal(words), editable=list(call.arguments))
+    asking = Approval(enabled=True, prompt=_literal(words), editable=tuple(call.arguments))
     return tool.model_copy(update={"approval": asking})
 
 

@@ -1,7 +1,7 @@
 """Checks what is asked of people: durations, patterns, templates and forms."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pydantic import ValidationError
 
@@ -46,7 +46,7 @@ def _check_human(node: NodeSpec, locate: Locate) -> Iterator[Fault]:
         yield Fault("node/bad-schema", f"the JSON schema is none: {error}", place, "Mend the schema.")
 
 
-def _check_times(deadline: Deadline | None, reminders: list[float | str], place: Place) -> Iterator[Fault]:
+def _check_times(deadline: Deadline | None, reminders: Iterable[float | str], place: Place) -> Iterator[Fault]:
     durations = list(reminders)
     while deadline is not None:
         durations.append(deadline.after)

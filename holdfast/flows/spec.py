@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
+from pydantic.fields import FieldInfo
 
 from holdfast.flows.conditions import Condition
 
@@ -24,7 +25,8 @@ class SpecModel(BaseModel):
     def _compact(self) -> dict[str, Any]:
         # Writing every default out, only to leave it out, was most of what writing a definition took.
         known, written = self.__dict__, _written(type(self))
-        kept = {name: known[name] for name, default in written if known[name] != default}
+        # Mostly it is the shared default itself; to compare models takes its time.
+        kept = {name: value for name, default in written if (value := known[name]) is not default and value != default}
         return {**kept, **(self.model_extra or {})}
 
 
@@ -34,11 +36,14 @@ _REQUIRED = object()
 @lru_cache(maxsize=64)
 def _written(cls: type[BaseModel]) -> list[tuple[str, Any]]:
     """The fields that are written, each with the value at which it is not."""
-    return [
-        (name, _REQUIRED if field.is_required() else field.get_default(call_default_factory=True))
-        for name, field in cls.model_fields.items()
-        if not field.exclude
-    ]
+    return [(name, _default(field)) for name, field in cls.model_fields.items() if not field.exclude]
+
+
+def _default(field: FieldInfo) -> Any:
+    if field.is_required():
+        return _REQUIRED
+    # Itself where it is shared: `get_default` would give a copy.
+    return field.default if field.default_factory is None else field.get_default(call_default_factory=True)
 
 
 class Dependency(SpecModel):
@@ -104,13 +109,15 @@ class Approval(SpecModel):
     """Asks a person before the node runs. `prompt` is a template over the node's input; `editable` names the fields of
     it that the answer may change. Words without a yes or no are a yes if they fit `accept_pattern`."""
 
+    model_config = ConfigDict(frozen=True)
+
     enabled: bool = False
     prompt: str | None = None
     accept_pattern: str | None = None
-    editable: list[str] = Field(default_factory=list[str])
+    editable: tuple[str, ...] = ()
     to: str | None = None
     deadline: Deadline | None = None
-    reminders: list[float | str] = Field(default_factory=list[float | str])
+    reminders: tuple[float | str, ...] = ()
 
 
 class Streaming(SpecModel):
@@ -152,7 +159,7 @@ class NodeSpec(SpecModel):
     error_handling: ErrorHandling = ErrorHandling()
     caching: Caching = Caching()
     pure: bool | None = None
-    approval: Approval = Field(default_factory=Approval)
+    approval: Approval = Approval()
     streaming: Streaming = Streaming()
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
     params: dict[str, Any] = Field(default_factory=dict[str, Any])

@@ -18,6 +18,7 @@ from holdfast.checkpoints.serial import unseal, unseal_record
 from holdfast.contracts import names
 from holdfast.contracts.calls import FlowResult, FlowStart, RunConfig
 from holdfast.contracts.people import AnswerMessage, AnswerReceipt, HumanAnswer
+from holdfast.contracts.successor import shown
 from holdfast.flows.check import ensure
 from holdfast.flows.ids import split_checkpoint_id
 from holdfast.flows.spec import FlowSpec
@@ -62,7 +63,7 @@ class HoldfastClient:
             flow=ensure(flow), input_data=values.encode(input_data, "input"), config=config or RunConfig()
         )
         run_id = run_id or f"{flow.id}-{uuid.uuid4()}"
-        await start_run(self.temporal, self.task_queue, start, run_id)
+        await start_run(self.temporal, self.task_queue, start, shown(start.flow), run_id)
         return run_id
 
     async def resume(

@@ -35,12 +35,14 @@ from holdfast.codecs import faults
 from holdfast.contracts import names
 from holdfast.contracts.calls import CheckpointQuery, FlowStart, ListQuery, Started
 from holdfast.contracts.results import unpack_data
+from holdfast.contracts.successor import Successor
 from holdfast.starter.errors import NoCheckpointError, RunNotFoundError
 from holdfast.starter.rebuild import executions, rebuild
 
 _QUERY_SECONDS = 5.0
 _LEFT_SECONDS = 0.5
 _PAGE = 500
+_WITH_SUCCESSOR = 3
 _TRANSITION: TypeAdapter[Transition] = TypeAdapter(Transition)
 _CLOSE_RESULT = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
@@ -77,14 +79,28 @@ class RunReader:
         """The same, verified, as a workflow wants it."""
         return (await self._latest(run_id, known))[1]
 
-    async def left_behind(self, run_id: str) -> tuple[CheckpointRecord, Started] | None:
-        """All that is needed to go on from a run that failed, in one read; None where it has not failed, or is damaged.
-
-        An open run would be waited for: it is given a moment.
-        """
-        with contextlib.suppress(TimeoutError, ValidationError, RPCError, *_DAMAGED):
+    async def closing(self, run_id: str) -> HistoryEvent | None:
+        """The event a run has ended with, in one call. An open run would be waited for: it is given a moment."""
+        with contextlib.suppress(TimeoutError, RPCError):
             async with asyncio.timeout(_LEFT_SECONDS):
-                result = await self.close_result(run_id)
+                return await self._close_event(run_id)
+        return None
+
+    async def successor(self, closing: HistoryEvent) -> tuple[Successor, bytes] | None:
+        """What a run that failed has left for the next one; None where it has left nothing that can be used."""
+        info = closing.workflow_execution_failed_event_attributes.failure.application_failure_info
+        if info.type == names.FLOW_FAILED and len(info.details.payloads) == _WITH_SUCCESSOR:
+            with contextlib.suppress(ValidationError, *_DAMAGED):
+                left = list(info.details.payloads[1:])
+                head, argument = await self._client.data_converter.decode(left, [Successor, bytes])
+                if head.fits(argument):
+                    return head, argument
+        return None
+
+    async def left_behind(self, closing: HistoryEvent) -> tuple[CheckpointRecord, Started] | None:
+        """All that is needed to go on from a run that failed; None where it has not failed, or is damaged."""
+        with contextlib.suppress(ValidationError, *_DAMAGED):
+            result = await self._result_in(closing)
             if result is not None and result.get("started"):
                 return unseal_record(unpack_data(result)), Started.model_validate(result["started"])
         return None
@@ -130,14 +146,20 @@ class RunReader:
 
         As data: its checkpoint, with a checksum, is what says whether it is whole.
         """
+        event = await self._close_event(run_id)
+        return await self._result_in(event) if event is not None else None
+
+    async def _close_event(self, run_id: str) -> HistoryEvent | None:
+        """Waits for it while the run is open."""
         async for event in self._handle(run_id).fetch_history_events(
             event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT
         ):
-            if event.event_type in _CLOSE_RESULT:
-                return await self._result_in(event)
+            return event
         return None
 
     async def _result_in(self, event: HistoryEvent) -> dict[str, Any] | None:
+        if event.event_type not in _CLOSE_RESULT:
+            return None
         converter = self._client.data_converter
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
             payloads = event.workflow_execution_completed_event_attributes.result.payloads

@@ -4,13 +4,19 @@ from typing import Literal
 
 from pydantic import BaseModel
 from temporalio.client import Client
-from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes, WorkflowIDReusePolicy
+from temporalio.common import (
+    RawValue,
+    SearchAttributeKey,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDReusePolicy,
+)
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from holdfast.checkpoints.models import RunStatus
 from holdfast.contracts import names
 from holdfast.contracts.calls import FlowStart
-from holdfast.flows.spec import FlowSpec
+from holdfast.contracts.successor import Shown
 from holdfast.starter.errors import RunExistsError
 
 STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
@@ -28,38 +34,31 @@ class Origin(BaseModel):
 
 
 async def start_run(
-    client: Client, task_queue: str, start: FlowStart, run_id: str, origin: Origin | None = None
+    client: Client,
+    task_queue: str,
+    argument: FlowStart | RawValue,
+    shown: Shown,
+    run_id: str,
+    origin: Origin | None = None,
 ) -> None:
     """RunExistsError when there is one of this id, open or closed."""
-    flow = start.flow
-    attributes = [SearchAttributePair(FLOW, flow.id), SearchAttributePair(STATUS, RunStatus.RUNNING)]
-    memo: dict[str, object] = {names.MEMO_PROGRESS: {"done": 0, "total": len(flow.nodes), "skipped": 0, "failed": 0}}
+    attributes = [SearchAttributePair(FLOW, shown.flow_id), SearchAttributePair(STATUS, RunStatus.RUNNING)]
+    memo: dict[str, object] = {names.MEMO_PROGRESS: {"done": 0, "total": shown.nodes, "skipped": 0, "failed": 0}}
     if origin is not None:
         attributes.append(SearchAttributePair(FAMILY, origin.family))
         memo[names.MEMO_ORIGIN] = origin.model_dump(mode="json")
     try:
         await client.start_workflow(
             names.FLOW_RUN,
-            start,
+            argument,
             id=run_id,
             task_queue=task_queue,
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             search_attributes=TypedSearchAttributes(attributes),
             memo=memo,
-            static_summary=(flow.name or flow.id)[:200],
-            static_details=_details(flow),
+            static_summary=shown.summary,
+            static_details=shown.details,
             request_eager_start=True,
         )
     except WorkflowAlreadyStartedError as error:
         raise RunExistsError(run_id) from error
-
-
-def _details(flow: FlowSpec) -> str:
-    """Markdown for the Temporal Web UI."""
-    lines = [flow.description or f"Flow `{flow.id}`", "", "| node | type | after |", "| --- | --- | --- |"]
-    for node in flow.nodes[:50]:
-        after = ", ".join(dependency.node for dependency in node.depends)
-        lines.append(f"| {node.id} | {node.type} | {after} |")
-    if len(flow.nodes) > 50:
-        lines.append(f"\n… and {len(flow.nodes) - 50} more nodes")
-    return "\n".join(lines)

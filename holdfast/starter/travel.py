@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from temporalio.api.common.v1 import Payload
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.common import RawValue
 
 from holdfast.checkpoints import values
 from holdfast.checkpoints.editing import apply_edits, retry_failed
@@ -21,6 +24,7 @@ from holdfast.checkpoints.resuming import ResumePlan, plan_resume
 from holdfast.checkpoints.serial import seal, unseal_record
 from holdfast.contracts import names
 from holdfast.contracts.calls import FlowStart, InnerRun, RunConfig
+from holdfast.contracts.successor import Shown, shown
 from holdfast.flows.check import ensure
 from holdfast.flows.ids import root_of, split_checkpoint_id, successor
 from holdfast.flows.spec import FlowSpec
@@ -57,6 +61,10 @@ class Changes:
     only_failed: bool = False
     keep: Sequence[str] = ()
 
+    @property
+    def are_none(self) -> bool:
+        return self.flow is None and self.input_data is None and not (self.edits or self.rerun or self.keep)
+
 
 @dataclass(frozen=True)
 class NewRun:
@@ -92,13 +100,23 @@ class Traveller:
         self, checkpoint: str | FlowCheckpoint, changes: Changes | None = None, key: str | None = None
     ) -> NewRun:
         """Takes the place of a run that has ended. AlreadyResumedError names the run that has done so before."""
-        source = await self._source(checkpoint, resume=True)
-        start = _start(source, changes or Changes())
+        changes = changes or Changes()
+        closing: HistoryEvent | None = None
+        if isinstance(checkpoint, str) and split_checkpoint_id(checkpoint)[1] is None:
+            # Mostly it is a run that failed, which has left everything in its last event.
+            closing = await self._reader.closing(checkpoint)
+        if closing is not None and changes.are_none and (left := await self._reader.successor(closing)) is not None:
+            head, argument = left
+            old = split_checkpoint_id(head.checkpoint_id)[0]
+            origin = Origin(how="resume", checkpoint_id=head.checkpoint_id, family=head.family or old, key=key)
+            return await self._begin(_unread(argument), head.shown, head.plan, successor(old), origin)
+        source = await self._source(checkpoint, resume=True, closing=closing)
+        start = _start(source, changes)
         old = source.record.run_id
         # The same keys for the same work: an effect whose reply was lost is not had twice.
         if start.input_data is None:
             start.key_base = _key_base(source)
-        return await self._begin(start, successor(old), self._origin("resume", source, key))
+        return await self._begin_from(start, successor(old), self._origin("resume", source, key))
 
     async def fork(
         self,
@@ -118,7 +136,7 @@ class Traveller:
         if run_id is None:
             run_id = f"{start.flow.id}-{uuid.uuid5(_KEYS, f'{source.record.run_id} {key}') if key else uuid.uuid4()}"
         how = "rerun" if changes.rerun else "fork"
-        return await self._begin(start, run_id, self._origin(how, source, key))
+        return await self._begin_from(start, run_id, self._origin(how, source, key))
 
     async def plan(self, checkpoint: str | FlowCheckpoint, changes: Changes | None = None) -> ResumePlan:
         """What would become of each node, without starting anything."""
@@ -129,16 +147,20 @@ class Traveller:
         start = _start(source, changes)
         start.paused = paused
         start.key_base = _key_base(source)
-        return await self._begin(start, run_id, self._origin("import", source, key))
+        return await self._begin_from(start, run_id, self._origin("import", source, key))
 
     async def source(self, checkpoint: str) -> Source:
         """A checkpoint with all that belongs to it; a run's id means its latest."""
         return await self._source(checkpoint)
 
-    async def _begin(self, start: FlowStart, run_id: str, origin: Origin) -> NewRun:
-        plan = start.plan or ResumePlan()
+    async def _begin_from(self, start: FlowStart, run_id: str, origin: Origin) -> NewRun:
+        return await self._begin(start, shown(start.flow), start.plan or ResumePlan(), run_id, origin)
+
+    async def _begin(
+        self, argument: FlowStart | RawValue, shown: Shown, plan: ResumePlan, run_id: str, origin: Origin
+    ) -> NewRun:
         try:
-            await start_run(self._client, self._task_queue, start, run_id, origin)
+            await start_run(self._client, self._task_queue, argument, shown, run_id, origin)
         except RunExistsError:
             taken = await self._taken(run_id)
             old = split_checkpoint_id(origin.checkpoint_id)[0]
@@ -158,12 +180,13 @@ class Traveller:
         known = (await (await self._reader.describe(run_id)).memo()).get(names.MEMO_ORIGIN)
         return Origin.model_validate(known) if known else None
 
-    async def _source(self, checkpoint: str | FlowCheckpoint, *, resume: bool = False) -> Source:
+    async def _source(
+        self, checkpoint: str | FlowCheckpoint, *, resume: bool = False, closing: HistoryEvent | None = None
+    ) -> Source:
         if isinstance(checkpoint, FlowCheckpoint):
             return await self._given(unseal_record(seal(checkpoint)), resume=resume)
         run, seq = split_checkpoint_id(checkpoint)
-        # Mostly it is a run that failed, which has left everything in its last event.
-        left = await self._reader.left_behind(run) if resume and seq is None else None
+        left = await self._reader.left_behind(closing) if closing is not None else None
         ended = left is not None
         if left is not None:
             record, start = left
@@ -234,6 +257,10 @@ class Traveller:
         except (RunNotFoundError, NoCheckpointError):
             return None
         return InnerRun(flow=start.flow, checkpoint=record)
+
+
+def _unread(argument: bytes) -> RawValue:
+    return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=argument))
 
 
 def _key_base(source: Source) -> str:

@@ -43,6 +43,7 @@ with workflow.unsafe.imports_passed_through():
     from holdfast.contracts.people import AnswerReceipt, message_from
     from holdfast.contracts.progress import Progress
     from holdfast.contracts.results import pack
+    from holdfast.contracts.successor import Successor, successor_of
     from holdfast.engine.inbox import Inbox, RefusedError
     from holdfast.engine.scheduler import FlowDriver
     from holdfast.flows.check import ensure
@@ -319,7 +320,13 @@ class FlowRun:
         )
         error = state.metadata["error"]
         message = f"node {error['node_id']!r} failed: {error.get('message', 'unknown error')}"
-        raise ApplicationError(message, result, type=names.FLOW_FAILED, non_retryable=True)
+        # A flow inside another one is not resumed by itself.
+        left = None if info.parent is not None else self._successor()
+        raise ApplicationError(message, result, *(left or ()), type=names.FLOW_FAILED, non_retryable=True)
+
+    def _successor(self) -> tuple[Successor, bytes] | None:
+        family = workflow.info().typed_search_attributes.get(_FAMILY)
+        return successor_of(self._start.flow, self._start.config, self._ledger.state, self._key_base, family)
 
     @workflow.query(
         name=names.QUERY_CHECKPOINT, description="The run's checkpoint: the latest, or at a sequence number"

@@ -12,15 +12,19 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from holdfast import (
     CheckpointMixin,
     CheckpointStatus,
+    CheckpointStore,
     FlowFailedError,
     HoldfastClient,
     InvalidCheckpointError,
     NoCheckpointError,
     Node,
     RunActiveError,
+    RunConfig,
     RunNotFoundError,
     read_flow,
 )
+from holdfast.activities.registry import Registry
+from holdfast.flows.reading import flow_from_data
 from holdfast.starter import embedded
 from holdfast.worker import running_worker
 from tests.integration.conftest import Bench
@@ -193,10 +197,23 @@ def forged(blob: bytes) -> bytes:
     return b"FORGERY".join(blob.rsplit(b"GENUINE", 1))
 
 
+def forged_wherever_it_is(blob: bytes) -> bytes:
+    return blob.replace(b"GENUINE", b"FORGERY")
+
+
 def flipped(blob: bytes) -> bytes:
     """One bit of the last encoded payload."""
     at = blob.rindex(b"binary/holdfast") + 150
     return blob[:at] + bytes([blob[at] ^ 1]) + blob[at + 1 :]
+
+
+def damage(state: Path, mark: str, change: Callable[[bytes], bytes]) -> None:
+    """The bytes are changed where they lie: in the server's own database, while it is down."""
+    with sqlite3.connect(state / "temporal.db") as database:
+        row, blob = database.execute(
+            "SELECT rowid, data FROM history_node WHERE instr(data, ?) ORDER BY node_id DESC LIMIT 1", (mark,)
+        ).fetchone()
+        database.execute("UPDATE history_node SET data = ? WHERE rowid = ?", (change(blob), row))
 
 
 async def plainly(address: str) -> HoldfastClient:
@@ -217,18 +234,13 @@ async def test_a_damaged_last_checkpoint_is_named_and_the_history_is_used(
     change: Callable[[bytes], bytes],
     fault: str,
 ) -> None:
-    """The bytes are changed where they lie: in the server's own database, while it is down."""
     state = tmp_path / "state"
     with embedded.server(state, 0, 0) as server:
         client = await connecting(server.address)
         async with running_worker(client.temporal, cache=tmp_path / "cache.db"):
             run_id = await client.start(read_flow("id: f\nnodes:\n  n: {type: transform, template: GENUINE}"))
             await client.result(run_id)
-    with sqlite3.connect(state / "temporal.db") as database:
-        row, blob = database.execute(
-            "SELECT rowid, data FROM history_node WHERE instr(data, ?) ORDER BY node_id DESC LIMIT 1", (mark,)
-        ).fetchone()
-        database.execute("UPDATE history_node SET data = ? WHERE rowid = ?", (change(blob), row))
+    damage(state, mark, change)
     with embedded.server(state, 0, 0) as server:
         client = await connecting(server.address)
         checkpoint = await client.latest_checkpoint(run_id)
@@ -236,3 +248,128 @@ async def test_a_damaged_last_checkpoint_is_named_and_the_history_is_used(
     assert checkpoint.node_states["n"].output_data == "GENUINE"
     assert f"run {run_id}: its last checkpoint is damaged" in caplog.text
     assert fault in caplog.text
+
+
+async def left_by(client: HoldfastClient, run_id: str) -> int:
+    """How many things a failed run has left in its closing event: its result, and what is ready for the next run."""
+    handle = client.temporal.get_workflow_handle(run_id)
+    events = [event async for event in handle.fetch_history_events()]
+    failure = events[-1].workflow_execution_failed_event_attributes.failure
+    return len(failure.application_failure_info.details.payloads)
+
+
+async def argument_of(client: HoldfastClient, run_id: str) -> dict[str, Any]:
+    history = await client.temporal.get_workflow_handle(run_id).fetch_history()
+    payloads = history.events[0].workflow_execution_started_event_attributes.input.payloads
+    [argument] = await client.temporal.data_converter.decode(payloads)
+    argument["base"].pop("checksum")
+    return argument
+
+
+@pytest.mark.req("FL-2", "FL-10")
+async def test_what_a_failed_run_leaves_ready_is_what_its_checkpoint_would_give(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.worker([Work])
+    BROKEN.add("b")
+    run_id = await bench.start(FLOW, {"n": 1}, RunConfig(heartbeat_seconds=5))
+    with pytest.raises(FlowFailedError):
+        await bench.client.result(run_id)
+    arguments: list[dict[str, Any]] = []
+    plans: list[Any] = []
+    seen: list[Any] = []
+    for version in (None, "from another library"):
+        if version is not None:
+            monkeypatch.setattr("holdfast.contracts.successor.LIBRARY_VERSION", version)
+        new = await bench.client.travel.resume(run_id)
+        with pytest.raises(FlowFailedError):
+            await bench.client.result(new.run_id)
+        described = await bench.client.temporal.get_workflow_handle(new.run_id).describe()
+        arguments.append(await argument_of(bench.client, new.run_id))
+        plans.append(new.plan)
+        seen.append((described.typed_search_attributes, await described.static_summary(), await described.memo()))
+        await CheckpointStore(bench.client).delete(new.run_id)
+
+    assert await left_by(bench.client, run_id) == 3
+    assert arguments[0] == arguments[1]
+    assert arguments[0]["config"]["heartbeat_seconds"] == 5
+    assert plans[0] == plans[1]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.req("FL-2")
+async def test_a_resume_without_changes_reads_no_checkpoint_and_one_with_changes_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any) -> None:
+        raise AssertionError("the checkpoint was read")
+
+    await bench.worker([Work])
+    BROKEN.add("b")
+    runs = [await bench.start(FLOW) for _ in range(2)]
+    for run_id in runs:
+        with pytest.raises(FlowFailedError):
+            await bench.client.result(run_id)
+    BROKEN.clear()
+    monkeypatch.setattr("holdfast.starter.reader.RunReader.left_behind", refuse)
+    with pytest.raises(AssertionError, match="was read"):
+        await bench.client.resume(runs[0], edits={"a:output.by": "hand"})
+    resumed = await bench.client.result(await bench.client.resume(runs[1]))
+
+    assert resumed.output["end"]["output"] == "c and side"
+
+
+@pytest.mark.req("FL-2")
+async def test_nothing_is_left_ready_where_it_is_large_or_other_runs_have_to_be_asked(bench: Bench) -> None:
+    await bench.worker([Work])
+    BROKEN.add("b")
+    large = await bench.start(FLOW, "x" * 300_000)
+    inner = {"id": "inner", "nodes": {"b": {"type": "Work"}}}
+    outer = await bench.start(flow_from_data({"id": "outer", "nodes": {"f": {"type": "flow", "flow": inner}}}))
+    for run_id in (large, outer):
+        with pytest.raises(FlowFailedError):
+            await bench.client.result(run_id)
+    left = {name: await left_by(bench.client, run) for name, run in (("large", large), ("outer", outer))}
+    left["inner"] = await left_by(bench.client, f"{outer}/f")
+    BROKEN.clear()
+    resumed = [await bench.client.result(await bench.client.resume(run_id)) for run_id in (large, outer)]
+
+    assert left == {"large": 1, "outer": 1, "inner": 1}
+    assert [result.status for result in resumed] == ["success", "success"]
+
+
+@pytest.mark.req("PR-1")
+@pytest.mark.parametrize(
+    ("connecting", "mark", "change"),
+    [
+        (plainly, "GENUINE", forged_wherever_it_is),
+        (HoldfastClient.connect, "holdfast", flipped),
+    ],
+    ids=["without a codec", "with the codec"],
+)
+async def test_a_failed_run_whose_last_event_is_damaged_is_resumed_from_what_is_whole(
+    tmp_path: Path,
+    connecting: Callable[[str], Awaitable[HoldfastClient]],
+    mark: str,
+    change: Callable[[bytes], bytes],
+) -> None:
+    state = tmp_path / "state"
+    failing = "id: f\nnodes:\n  n: {type: transform, template: GENUINE}\n  w: {type: Work, depends: n}"
+    BROKEN.add("w")
+    registry = Registry()
+    registry.add_class(Work)
+    with embedded.server(state, 0, 0) as server:
+        client = await connecting(server.address)
+        async with running_worker(client.temporal, registry=registry, cache=tmp_path / "cache.db"):
+            run_id = await client.start(read_flow(failing))
+            with pytest.raises(FlowFailedError):
+                await client.result(run_id)
+    damage(state, mark, change)
+    BROKEN.clear()
+    with embedded.server(state, 0, 0) as server:
+        client = await connecting(server.address)
+        async with running_worker(client.temporal, registry=registry, cache=tmp_path / "cache.db"):
+            result = await client.result(await client.resume(run_id))
+
+    assert result.output["n"]["output"] == "GENUINE"
+    assert result.output["w"]["output"] == {"by": "w"}

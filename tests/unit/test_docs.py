@@ -13,6 +13,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from holdfast.checkpoints import ledger, models, values
 from holdfast.checkpoints.migrations import MIGRATIONS
@@ -63,7 +64,7 @@ def defined(model: type[BaseModel]) -> dict[str, Any]:
 
 def plain(default: Any) -> Any:
     # A part of a definition that has only defaults is written as nothing at all.
-    return default.model_dump() if isinstance(default, BaseModel) else default
+    return to_jsonable_python(default)
 
 
 def own(model: type[BaseModel]) -> Fields:

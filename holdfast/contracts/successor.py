@@ -1,0 +1,81 @@
+"""What a failed run leaves for the one that takes its place: its argument, ready to be passed on unread.
+
+A resume would otherwise read the checkpoint, verify it, and write it again for the new run, which reads it once more.
+"""
+
+import hashlib
+from typing import Any
+
+from pydantic_core import to_json
+
+from holdfast.checkpoints.models import LIBRARY_VERSION, CheckpointRecord
+from holdfast.checkpoints.resuming import ResumePlan, plan_resume
+from holdfast.contracts.calls import FlowStart, RunConfig, Wire
+from holdfast.flows.ids import root_of
+from holdfast.flows.spec import FlowSpec
+
+_LARGEST = 256 * 1024
+"""Beyond it the checkpoint is read: Temporal takes two megabytes in a closing event, which has it once already."""
+_MOST_LISTED = 50
+
+
+class Shown(Wire):
+    """What is told of a run before anybody reads its argument. `details` is Markdown for the Temporal Web UI."""
+
+    flow_id: str
+    nodes: int
+    summary: str
+    details: str
+
+
+def shown(flow: FlowSpec) -> Shown:
+    lines = [flow.description or f"Flow `{flow.id}`", "", "| node | type | after |", "| --- | --- | --- |"]
+    for node in flow.nodes[:_MOST_LISTED]:
+        after = ", ".join(dependency.node for dependency in node.depends)
+        lines.append(f"| {node.id} | {node.type} | {after} |")
+    if len(flow.nodes) > _MOST_LISTED:
+        lines.append(f"\n… and {len(flow.nodes) - _MOST_LISTED} more nodes")
+    summary = (flow.name or flow.id)[:200]
+    return Shown(flow_id=flow.id, nodes=len(flow.nodes), summary=summary, details="\n".join(lines))
+
+
+class Successor(Wire):
+    """All that is read of the argument by whoever passes it on. Another version's may have to be migrated first."""
+
+    library: str
+    checkpoint_id: str
+    family: str | None = None
+    shown: Shown
+    plan: ResumePlan
+    sha256: str
+
+    def fits(self, argument: bytes) -> bool:
+        return self.library == LIBRARY_VERSION and hashlib.sha256(argument).hexdigest() == self.sha256
+
+
+def successor_of(
+    flow: FlowSpec, config: RunConfig, record: CheckpointRecord, key_base: str, family: str | None
+) -> tuple[Successor, bytes] | None:
+    """For a resume without changes; None where it has to look at other runs first, or the argument is large."""
+    completed = set(record.completed_node_ids)
+    inside = (state.internal_state for path, state in record.node_states.items() if root_of(path) not in completed)
+    if any(map(_has_runs, inside)):
+        return None
+    plan = plan_resume(flow, record)
+    start = FlowStart(flow=flow, config=config, base=record, resumed_from=record.id, plan=plan, key_base=key_base)
+    argument = to_json(start)
+    if len(argument) > _LARGEST:
+        return None
+    head = Successor(
+        library=LIBRARY_VERSION,
+        checkpoint_id=record.id,
+        family=family,
+        shown=shown(flow),
+        plan=plan,
+        sha256=hashlib.sha256(argument).hexdigest(),
+    )
+    return head, argument
+
+
+def _has_runs(internal_state: dict[str, Any]) -> bool:
+    return "child_run_id" in internal_state or bool(internal_state.get("children"))
