@@ -4,6 +4,7 @@ import asyncio
 import base64
 import importlib
 import inspect
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,6 +14,7 @@ KEYS_VARIABLE, FILE_VARIABLE, SERVICE_VARIABLE = "HOLDFAST_KEYS", "HOLDFAST_KEYS
 KEY_BYTES = 32
 _FRESH_SECONDS = 300.0
 _ASK_AGAIN_SECONDS = 5.0
+_log = logging.getLogger(__name__)
 
 KeyService = Callable[[str], "Mapping[str, bytes] | Awaitable[Mapping[str, bytes]]"]
 """The keys of a namespace by id, the one to write with first. It is asked again every few minutes."""
@@ -146,6 +148,7 @@ class Keys:
                 if found is None:
                     raise KeysUnavailableError(error) from error
                 # A source that is away for a while takes nobody's keys away.
+                _log.warning("the keys of namespace %r cannot be read again; known ones are used: %r", namespace, error)
                 ring = found[0]
             self._rings[namespace] = (ring, time.monotonic())
             return ring

@@ -16,7 +16,15 @@ from temporalio.converter import ActivitySerializationContext, WorkflowSerializa
 from holdfast.codecs.blobs import Blob, LocalBlobs, MissingBlobError, delete_prefix, prefix_of, run_of
 from holdfast.codecs.codec import ENCODING, HoldfastCodec, Limits, NoStoreError, TooLargeError
 from holdfast.codecs.epochs import end_epochs
-from holdfast.codecs.keys import BadKeyError, KeyRing, Keys, UnknownKeyError, from_environment, keys_in
+from holdfast.codecs.keys import (
+    BadKeyError,
+    KeyRing,
+    Keys,
+    KeysUnavailableError,
+    UnknownKeyError,
+    from_environment,
+    keys_in,
+)
 from holdfast.codecs.packing import Packer
 from holdfast.codecs.sealing import DamagedError
 
@@ -308,6 +316,27 @@ async def test_keys_come_from_a_file_or_a_service_and_are_asked_for_again(
         await from_environment().ring("other")
 
     assert (before.current, after.current, after.get("a"), served.current) == ("a", "b", KEY, "shop-1")
+
+
+async def test_a_source_of_keys_that_goes_away_takes_none_away_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def vault(namespace: str) -> dict[str, bytes]:
+        if away:
+            raise ConnectionError("the vault is sealed")
+        return {"a": KEY}
+
+    away, keys = False, Keys(vault)
+    monkeypatch.setattr("holdfast.codecs.keys._FRESH_SECONDS", 0)
+    await keys.ring("default")
+    away = True
+    kept = await keys.ring("default")
+    with pytest.raises(KeysUnavailableError, match="the vault is sealed"):
+        await keys.ring("another")
+
+    assert kept.current == "a"
+    assert "the keys of namespace 'default' cannot be read again" in caplog.text
+    assert "the vault is sealed" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["../up", "a//b", "a/./b", "", "a\\b"])
