@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from holdfast.checkpoints.items import asked_by
 from holdfast.checkpoints.models import (
     CheckpointRecord,
     CheckpointStatus,
@@ -307,8 +308,8 @@ def _ask(state: CheckpointRecord, transition: InputRequested | InputReminded | I
 
 def _close_inputs(state: CheckpointRecord) -> None:
     """Nobody waits for an answer any more. A resume asks again, and says that it does."""
-    if state.pending_inputs:
-        state.metadata["asked_before"] = [request["path"] for request in state.pending_inputs.values()]
+    if asked := asked_by(state):
+        state.metadata["asked_before"] = asked
     state.pending_inputs = {}
     state.pending_input_context = None
     state.metadata.pop("paused", None)

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from holdfast.checkpoints.items import asked_by
 from holdfast.checkpoints.ledger import RunResumed
 from holdfast.checkpoints.models import CheckpointRecord, CheckpointStatus, NodeRecord, RunnableStatus
 from holdfast.flows import graph
@@ -190,8 +191,8 @@ def rebase(record: CheckpointRecord, flow: FlowSpec, run_id: str) -> CheckpointR
     completed = [node_id for node_id in record.completed_node_ids if node_id in states]
     done = set(completed)
     metadata = {name: value for name, value in record.metadata.items() if name != "paused"}
-    if record.pending_inputs:
-        metadata["asked_before"] = [request["path"] for request in record.pending_inputs.values()]
+    if asked := asked_by(record):
+        metadata["asked_before"] = asked
     return record.fork(
         id=checkpoint_id(run_id, record.sequence_number),
         run_id=run_id,

@@ -7,14 +7,17 @@ none grows without bound; the map then keeps only their results.
 from collections import deque
 from typing import Any
 
-from holdfast.checkpoints.models import RunStatus
+from holdfast.checkpoints.items import carry_items
+from holdfast.checkpoints.ledger import NodeCompleted, NodeFailed, NodeStarted
+from holdfast.checkpoints.models import CheckpointRecord, NodeRecord, RunnableStatus, RunStatus
 from holdfast.contracts.calls import FlowResult, FlowStart, NodeReply
+from holdfast.contracts.results import unpack
 from holdfast.engine.people import run_inside
 from holdfast.engine.ports import NodeError
 from holdfast.engine.scope import Job, NodeDriver, Scope
 from holdfast.flows import selectors
 from holdfast.flows.composites import MapParams
-from holdfast.flows.ids import checkpoint_id
+from holdfast.flows.ids import checkpoint_id, item_of
 from holdfast.flows.kinds import is_fusable
 from holdfast.flows.shapes import is_array, is_object
 from holdfast.flows.spec import FlowSpec, NodeSpec
@@ -34,6 +37,8 @@ class _Map(NodeDriver):
         self._params = MapParams.model_validate(job.node.params)
         self._items = self._list()
         self._indices = self._params.indices or list(range(len(self._items)))
+        # A batch only reports its failures: they are for the map it belongs to, which judges all of them.
+        self._stops = self._params.behavior == "raise" and self._params.indices is None
 
     def _list(self) -> list[Any]:
         data = self._job.input_data
@@ -49,20 +54,15 @@ class _Map(NodeDriver):
 
     async def run(self) -> NodeReply:
         if "total_iterations" not in self._state:
-            begun: dict[str, Any] = {
-                "total_iterations": len(self._items),
-                "completed_iterations": {},
-                "failed_iterations": {},
-            }
-            self._advance("map_opened", assign=begun)
-        elif self._job.again and self._params.behavior == "raise" and self._state["failed_iterations"]:
+            self._advance("map_opened", assign=_opened(len(self._items)))
+        elif self._job.again and self._stops and self._state["failed_iterations"]:
             self._advance("map_resumed", assign={"failed_iterations": {}})
         if len(self._items) > self._params.inline_limit:
             await self._run_batches()
         else:
             await self._run_inline()
         failed = self._state["failed_iterations"]
-        if failed and self._params.behavior == "raise":
+        if failed and self._stops:
             first = min(failed, key=int)
             message = f"{len(failed)} of {len(self._items)} items failed; item {first}: {failed[first].get('message')}"
             indices = sorted(map(int, failed))
@@ -88,7 +88,7 @@ class _Map(NodeDriver):
         return deque(position for position, index in enumerate(self._indices) if str(index) not in settled)
 
     def _may_start(self) -> bool:
-        return self._params.behavior == "return" or not self._state["failed_iterations"]
+        return not (self._stops and self._state["failed_iterations"])
 
     def _position(self, index: int) -> dict[str, Any]:
         done = len(self._state["completed_iterations"]) + len(self._state["failed_iterations"]) + 1
@@ -177,28 +177,79 @@ class _Map(NodeDriver):
         scope, indices = self._scope, [self._indices[position] for position in positions]
         run_id = f"{scope.run_id}/{self._job.path}[{indices[0]}-{indices[-1]}]"
         self._advance("batch_started", merge={"children": {run_id: {"status": RunStatus.RUNNING}}})
-        inside = {
-            # Failures are for this map to judge: a batch only reports them.
-            "behavior": "return",
-            "max_workers": window,
-            "inline_limit": len(positions),
-            "items": None,
-            "indices": indices,
-        }
+        inside = {"max_workers": window, "inline_limit": len(positions), "items": None, "indices": indices}
         node = NodeSpec(id=self._job.node.id, type="map", params={**self._job.node.params, **inside})
-        result = await scope.ports.run_child(
-            self._job.node.model_copy(update={"name": f"{self._job.path}[{indices[0]}-{indices[-1]}]"}),
-            FlowStart(
-                flow=FlowSpec(id=scope.flow_id, nodes=[node]),
-                input_data={"input": [self._items[position] for position in positions]},
-                key_base=scope.key(self._job.path),
-                parent_checkpoint_id=checkpoint_id(scope.run_id, scope.ledger.seq),
-            ),
-            run_id,
+        start = FlowStart(
+            flow=FlowSpec(id=scope.flow_id, nodes=[node]),
+            input_data={"input": [self._items[position] for position in positions]},
+            key_base=scope.key(self._job.path),
+            parent_checkpoint_id=checkpoint_id(scope.run_id, scope.ledger.seq),
         )
-        self._take_batch(run_id, indices, result)
+        carried = self._carry(start, node.id, run_id, indices)
+        shown = self._job.node.model_copy(update={"name": f"{self._job.path}[{indices[0]}-{indices[-1]}]"})
+        result = await scope.ports.run_child(shown, start, run_id)
+        failed = self._take_batch(run_id, indices, result)
+        for path in carried:
+            self._advance("item_settled", forget=path)
+        if failed and self._params.behavior == "raise":
+            self._keep_failed(node.id, result, failed)
 
-    def _take_batch(self, run_id: str, indices: list[int], result: FlowResult) -> None:
+    def _carry(self, start: FlowStart, node_id: str, run_id: str, indices: list[int]) -> list[str]:
+        """Gives a batch what an earlier run had done of items that it was in the middle of; says which those are."""
+        scope, path, now = self._scope, self._job.path, self._scope.now()
+        base = CheckpointRecord(
+            id=start.parent_checkpoint_id or "",
+            flow_id=scope.flow_id,
+            run_id=run_id,
+            pending_node_ids=[node_id],
+            original_input=start.input_data,
+            created_at=now,
+            updated_at=now,
+        )
+        states = carry_items(scope.ledger.state, path, base, node_id, indices)
+        if not states:
+            return []
+        base.node_states[node_id] = NodeRecord(
+            node_id=node_id,
+            node_type="map",
+            status=RunnableStatus.UNDEFINED,
+            input_data=start.input_data,
+            internal_state=_opened(len(indices)),
+        )
+        start.base, start.resumed_from = base, base.id
+        start.children = {
+            f"{node_id}{name.removeprefix(path)}": known
+            for name, known in scope.children.items()
+            if item_of(name, path) in set(map(str, indices))
+        }
+        items = dict.fromkeys(item_of(state, node_id) for state in states)
+        return [f"{path}[{item}]" for item in items]
+
+    def _keep_failed(self, node_id: str, result: FlowResult, failed: list[int]) -> None:
+        """What failed items had done is in this run from now on: a resume goes on there, as with items inside a run."""
+        record, scope = CheckpointRecord.model_validate(unpack(result)), self._scope
+        kept = record.fork(node_states={})
+        for path in carry_items(record, node_id, kept, self._job.path, failed):
+            known, at = kept.node_states[path], scope.now()
+            state, attempts = known.internal_state, known.attempts
+            scope.record(
+                NodeStarted(
+                    at=at, path=path, node_type=known.node_type, input_data=known.input_data, internal_state=state
+                )
+            )
+            if known.status == RunnableStatus.FAILURE:
+                error = known.error or {}
+                scope.record(
+                    NodeFailed(at=at, path=path, error=error, internal_state=state, attempts=attempts, handled=True)
+                )
+            elif known.status == RunnableStatus.SUCCESS:
+                output = known.output_data
+                scope.record(
+                    NodeCompleted(at=at, path=path, output_data=output, internal_state=state, attempts=attempts)
+                )
+
+    def _take_batch(self, run_id: str, indices: list[int], result: FlowResult) -> list[int]:
+        """Takes its results; says which items failed."""
         node_id = self._job.node.id
         outcome = result.output.get(node_id)
         if outcome is None or not is_object(outcome.output):
@@ -221,3 +272,9 @@ class _Map(NodeDriver):
             usage=result.checkpoint.get("metadata", {}).get("usage"),
             detail={"done": settled, "total": len(self._items)},
         )
+        return list(map(int, failed))
+
+
+def _opened(total: int) -> dict[str, Any]:
+    """The state that a map begins with."""
+    return {"total_iterations": total, "completed_iterations": {}, "failed_iterations": {}}

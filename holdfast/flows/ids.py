@@ -46,3 +46,9 @@ def is_nested(path: str) -> bool:
 def is_within(path: str, outer: str) -> bool:
     """Whether `path` is `outer`, or something inside it."""
     return path == outer or path.startswith((f"{outer}/", f"{outer}["))
+
+
+def item_of(path: str, outer: str) -> str | None:
+    """The number of the item, of the map at `outer`, that a path is or leads into; None when it is in none."""
+    inside = path.removeprefix(f"{outer}[")
+    return None if inside == path else inside.partition("]")[0]

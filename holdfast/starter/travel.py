@@ -18,8 +18,9 @@ from temporalio.common import RawValue
 
 from holdfast.checkpoints import values
 from holdfast.checkpoints.editing import apply_edits, retry_failed
+from holdfast.checkpoints.items import carry_items
 from holdfast.checkpoints.ledger import add_usage
-from holdfast.checkpoints.models import CheckpointRecord, FlowCheckpoint, RunStatus
+from holdfast.checkpoints.models import CheckpointRecord, FlowCheckpoint, NodeRecord, RunStatus
 from holdfast.checkpoints.resuming import ResumePlan, plan_resume
 from holdfast.checkpoints.serial import seal, unseal_record
 from holdfast.contracts import names
@@ -27,7 +28,7 @@ from holdfast.contracts.calls import FlowStart, InnerRun, RunConfig
 from holdfast.contracts.successor import Shown, shown
 from holdfast.flows.check import ensure
 from holdfast.flows.ids import root_of, split_checkpoint_id, successor
-from holdfast.flows.spec import FlowSpec
+from holdfast.flows.spec import FlowSpec, NodeSpec
 from holdfast.starter.errors import (
     AlreadyResumedError,
     InnerRunError,
@@ -226,11 +227,9 @@ class Traveller:
         """The flows inside it that had not ended, as they were then, and where one was that is there no more."""
         found: dict[str, InnerRun] = {}
         lost: list[str] = []
-        completed = set(record.completed_node_ids)
-        for path, state in list(record.node_states.items()):
+        record = await self._with_batches(record, moment)
+        for path, state in _unfinished(record):
             inside = state.internal_state
-            if root_of(path) in completed:
-                continue
             if "child_run_id" in inside and "checkpoint" not in inside:
                 inner = await self._inner(inside["child_run_id"], moment)
                 if inner is None:
@@ -240,12 +239,17 @@ class Traveller:
                 found[path] = inner.model_copy(update={"checkpoint": checkpoint})
                 found |= {f"{path}/{name}": known for name, known in below.items()}
                 lost += [f"{path}/{name}" for name in gone]
-            batches: dict[str, dict[str, Any]] = inside.get("children") or {}
-            for child, known in batches.items():
-                if known["status"] != RunStatus.COMPLETED:
-                    batch = await self._inner(child, moment)
-                    record = _absorb(record, path, batch) if batch is not None else record
         return record, found, lost
+
+    async def _with_batches(self, record: CheckpointRecord, moment: datetime | None) -> CheckpointRecord:
+        """With what the batches of its maps had done. An item of a batch may be a map with batches of its own."""
+        for path, state in _unfinished(record):
+            batches: dict[str, dict[str, Any]] = state.internal_state.get("children") or {}
+            for child, known in batches.items():
+                if known["status"] != RunStatus.COMPLETED and (batch := await self._inner(child, moment)) is not None:
+                    checkpoint = await self._with_batches(batch.checkpoint, moment)
+                    record = _absorb(record, path, batch.flow.nodes[0], checkpoint)
+        return record
 
     async def _inner(self, run_id: str, moment: datetime | None) -> InnerRun | None:
         try:
@@ -305,11 +309,15 @@ def _start(source: Source, changes: Changes) -> FlowStart:
     )
 
 
-def _absorb(record: CheckpointRecord, path: str, batch: InnerRun) -> CheckpointRecord:
-    """The map with what one of its batches, a run of its own, had done by then."""
-    (node,) = batch.flow.nodes
+def _unfinished(record: CheckpointRecord) -> list[tuple[str, NodeRecord]]:
+    completed = set(record.completed_node_ids)
+    return [(path, state) for path, state in record.node_states.items() if root_of(path) not in completed]
+
+
+def _absorb(record: CheckpointRecord, path: str, node: NodeSpec, batch: CheckpointRecord) -> CheckpointRecord:
+    """The map with what one of its batches, a run of its own, had done by then, also of the items it had not done."""
     indices: list[int] = node.params["indices"]
-    there = batch.checkpoint.node_states.get(node.id)
+    there = batch.node_states.get(node.id)
     if there is None:
         return record
     failed: dict[str, Any] = there.internal_state.get("failed_iterations") or {}
@@ -324,8 +332,11 @@ def _absorb(record: CheckpointRecord, path: str, batch: InnerRun) -> CheckpointR
         **inside,
         "completed_iterations": {**inside["completed_iterations"], **done},
         "failed_iterations": {**inside["failed_iterations"], **failed},
+        # It is in here now, and not to be taken once more when the new run is resumed in its turn.
+        "children": {name: known for name, known in inside["children"].items() if name != batch.run_id},
     }
-    usage = add_usage(record.metadata.get("usage") or {}, batch.checkpoint.metadata.get("usage") or {})
+    usage = add_usage(record.metadata.get("usage") or {}, batch.metadata.get("usage") or {})
     taken = record.fork(metadata={**record.metadata, **({"usage": usage} if usage else {})})
     taken.node_states[path] = state.model_copy(update={"internal_state": merged})
+    carry_items(batch, node.id, taken, path, indices)
     return taken

@@ -13,6 +13,7 @@ from holdfast import HoldfastClient, Node, RunConfig, RunnableResult, read_flow
 from holdfast.activities.registry import Registry
 from holdfast.flows.spec import FlowSpec
 from holdfast.worker import running_worker
+from tests.integration.counting import Counting
 
 
 class Bench:
@@ -53,6 +54,20 @@ class Bench:
 async def bench(client: Client, tmp_path: Path) -> AsyncGenerator[Bench]:
     async with AsyncExitStack() as stack:
         yield Bench(client, stack, tmp_path)
+
+
+@pytest.fixture
+def counting() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+async def counted(client: Client, counting: Counting, tmp_path: Path) -> AsyncGenerator[Bench]:
+    """A bench whose workers are counted."""
+    configured = client.config()
+    configured["interceptors"] = [counting]
+    async with AsyncExitStack() as stack:
+        yield Bench(Client(**configured), stack, tmp_path)
 
 
 @pytest.fixture

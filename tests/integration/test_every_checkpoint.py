@@ -9,35 +9,26 @@ import importlib
 import json
 import pkgutil
 import re
-from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from temporalio import activity
-from temporalio.client import Client
-from temporalio.client import Interceptor as ClientInterceptor
-from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
-from temporalio.worker import Interceptor as WorkerInterceptor
 
 import examples
 from examples import contract_nodes, document_map, library, survey_tools
 from holdfast import Flow, HoldfastClient, Node, read_flow
 from holdfast.checkpoints.ledger import InputReceived, InputRequested, NodeAdvanced, NodeCompleted, Transition
-from holdfast.contracts.calls import PureBatch
-from holdfast.flows.kinds import INLINE
 from holdfast.flows.spec import FlowSpec
 from tests.going_on import essence
 from tests.integration.conftest import Bench
+from tests.integration.counting import Counting
 
 EXAMPLES = Path(examples.__file__).parent
 AT_ONCE = 10
-
-Executions = dict[str, Counter[str]]
 
 
 @dataclass(frozen=True)
@@ -81,46 +72,6 @@ RUN_AS = {
     "survey_agent": Example({"input": "Where is the current strongest?"}, quicker=_hurried_survey),
     "library": Example({"pages": 3}, [library.Fetch, library.Read]),
 }
-
-
-class Counting(ClientInterceptor, WorkerInterceptor):
-    """Notes every execution of a worker, by run. A client's interceptor is its workers' as well."""
-
-    def __init__(self) -> None:
-        self.executions: Executions = defaultdict(Counter[str])
-
-    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002
-        return _Counted(next, self.executions)
-
-
-class _Counted(ActivityInboundInterceptor):
-    def __init__(self, following: ActivityInboundInterceptor, executions: Executions) -> None:
-        super().__init__(following)
-        self._executions = executions
-
-    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002
-        info = activity.info()
-        (call,) = input.args
-        names = [info.activity_id]
-        if isinstance(call, PureBatch):
-            # A choice is decided wherever it is: in a batch, or in the workflow itself.
-            names = [node.id for node in call.nodes if node.type not in INLINE]
-        self._executions[str(info.workflow_id)].update(names)
-        return await super().execute_activity(input)
-
-
-@pytest.fixture
-def counting() -> Counting:
-    return Counting()
-
-
-@pytest.fixture
-async def counted(client: Client, counting: Counting, tmp_path: Path) -> AsyncGenerator[Bench]:
-    """A bench whose workers are counted."""
-    configured = client.config()
-    configured["interceptors"] = [counting]
-    async with AsyncExitStack() as stack:
-        yield Bench(Client(**configured), stack, tmp_path)
 
 
 def flow_of(name: str) -> FlowSpec:

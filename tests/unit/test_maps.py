@@ -379,6 +379,26 @@ def test_a_map_with_batches_goes_on_from_everywhere() -> None:
     assert len(run.executed) == 15
 
 
+@pytest.mark.req("OR-3", "AG-2")
+@pytest.mark.parametrize("limits", [{}, BATCHED], ids=["inline", "batches"])
+def test_a_failed_item_goes_on_where_it_failed(limits: dict[str, Any]) -> None:
+    mapped = each(WORKER, max_workers=1, **limits)
+    begun = {**TALK, "each": Scripted(replies=[calls(("look", {"input": "x"}))])}
+    failed = Watched(mapped, begun)
+    last = failed.run({"input": list("abcd")})
+    resumed = Watched(mapped, TALK)
+    again = resumed.run(base=carried(last))
+    whole = Watched(mapped, TALK)
+    undisturbed = whole.run({"input": list("abcd")})
+
+    assert last.status == CheckpointStatus.FAILED
+    assert essence(again) == {**essence(undisturbed), "usage": again.metadata["usage"]}
+    # The second call of the model is what had failed, and is all that is made again.
+    twice = [path for path in failed.executed if path in resumed.executed]
+    assert twice == [path for path in failed.executed if path.endswith("loop[2]/llm")]
+    assert {*failed.executed, *resumed.executed} == set(whole.executed)
+
+
 @pytest.mark.req("OR-3")
 def test_a_map_in_a_map_goes_on_from_everywhere() -> None:
     inner = {"id": "inner", "type": "map", "items": "$", "node": {"id": "work", "type": "Task"}}
