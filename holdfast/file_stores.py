@@ -72,6 +72,28 @@ class FileStores:
             count += await delete_prefix(await self.open(params), prefix_of(namespace, run_id))
         return count
 
+    async def leave_to(self, family: str, flow: FlowSpec, namespace: str, run_id: str) -> None:
+        """Notes in its stores that a run goes and its files stay, because others of its family may refer to them."""
+        own = prefix_of(namespace, run_id).rpartition("/")[2]
+        for params in stores_of(flow):
+            await (await self.open(params)).put(f"{_left_to(namespace, family)}/{own}", b"")
+
+    async def delete_left_to(self, family: str, flow: FlowSpec, namespace: str) -> int:
+        """Deletes what was left to a family of which the last one goes; how many objects."""
+        count, notes = 0, _left_to(namespace, family)
+        for params in stores_of(flow):
+            blobs = await self.open(params)
+            for note in [blob.name async for blob in blobs.find(f"{notes}/")]:
+                count += await delete_prefix(blobs, f"{notes.partition('/')[0]}/{note.rpartition('/')[2]}")
+                await blobs.delete([note])  # Last: interrupted before it, the rest is found again.
+        return count
+
+
+def _left_to(namespace: str, family: str) -> str:
+    # No run's prefix has such a mark in it: there it would be quoted.
+    space, first = prefix_of(namespace, family).split("/")
+    return f"{space}/={first}"
+
 
 def stores_of(flow: FlowSpec) -> list[FileStoreParams]:
     """Every store outside the checkpoint that an agent of the flow has, at any depth; each once."""

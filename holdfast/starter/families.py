@@ -21,16 +21,20 @@ class Member(RunInfo):
     children: list["Member"] = Field(default_factory=list["Member"])
 
 
-async def family(client: Client, reader: RunReader, run_id: str) -> list[Member]:
-    """The family of a run, oldest first, from the visibility store. Several trees when a common ancestor is gone."""
-    known = await reader.describe(run_id)
-    first = quoted(known.typed_search_attributes.get(FAMILY) or run_id)
-    query = (
+def members_of(first: str) -> str:
+    """A query for the runs of the family that began with this one."""
+    first = quoted(first)
+    return (
         f"WorkflowType = '{names.FLOW_RUN}' AND ({names.ATTRIBUTE_FAMILY} = '{first}' OR WorkflowId = '{first}') "
         "AND ExecutionStatus != 'ContinuedAsNew'"
     )
+
+
+async def family(client: Client, reader: RunReader, run_id: str) -> list[Member]:
+    """The family of a run, oldest first, from the visibility store. Several trees when a common ancestor is gone."""
+    known = await reader.describe(run_id)
     members: dict[str, Member] = {}
-    async for execution in client.list_workflows(query):
+    async for execution in client.list_workflows(members_of(known.typed_search_attributes.get(FAMILY) or run_id)):
         if execution.id in members:
             continue  # An older execution of a run that was reset.
         info = await info_of(execution)

@@ -14,28 +14,39 @@ from holdfast.checkpoints.validation import InvalidCheckpointError
 from holdfast.flows.shapes import is_array, is_object
 from holdfast.flows.spec import FlowSpec
 from holdfast.starter.bundles import FORMAT, Bundle, ExportKey, Source, bundle_from_text, read_bundle
+from holdfast.starter.carried_files import CarriedFiles
 from holdfast.starter.client import HoldfastClient
 from holdfast.starter.errors import NoDefinitionError
+from holdfast.starter.run_files import file_stores
 from holdfast.starter.showing import is_sensitive
 from holdfast.starter.travel import Changes, NewRun
 from holdfast.starter.travel import Source as TravelSource
 
 
-async def export(client: HoldfastClient, checkpoint: str, made_for: str | None = None) -> Bundle:
+async def export(client: HoldfastClient, checkpoint: str, made_for: str | None = None, *, files: bool = True) -> Bundle:
     """A checkpoint with all that is needed to go on from it elsewhere; a run's id means its latest.
 
-    `made_for` is the namespace that may import it: this one, unless said otherwise.
+    `made_for` is the namespace that may import it: this one, unless said otherwise. Without `files`, what agents have
+    in stores outside stays there, and is only referred to.
     """
     found = await client.travel.source(checkpoint)
     assert found.flow is not None
     namespace = client.temporal.namespace
+    record, children = found.record, dict(found.children)
+    if files:
+        carried = CarriedFiles(file_stores())
+        record = await carried.put_into(record)
+        children = {
+            path: child.model_copy(update={"checkpoint": await carried.put_into(child.checkpoint)})
+            for path, child in children.items()
+        }
     return Bundle(
         source=Source(namespace=namespace, run_id=found.record.run_id, checkpoint_id=found.record.id),
         made_for=made_for or namespace,
         flow=found.flow,
         config=found.config,
-        checkpoint=found.record,
-        children=dict(found.children),
+        checkpoint=record,
+        children=children,
     )
 
 

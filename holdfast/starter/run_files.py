@@ -13,12 +13,22 @@ from holdfast.starter.embedded import home
 log = logging.getLogger("holdfast")
 
 
-async def delete_files(flows: Mapping[str, FlowSpec], namespace: str) -> None:
-    """Of the runs with these definitions. What cannot be reached is said and left: it keeps no run from going."""
-    stores = FileStores(files_root(home(), os.environ), _address)
+def file_stores() -> FileStores:
+    """The stores as they are found from here."""
+    return FileStores(files_root(home(), os.environ), _address)
+
+
+async def delete_files(flows: Mapping[str, FlowSpec], namespace: str, family: str, *, last: bool) -> None:
+    """Of runs that go, with these definitions. Unless they are the last of their family, their files stay: the outputs
+    that others have taken over refer to them. What cannot be reached is said and left: it keeps no run from going."""
+    stores = file_stores()
     for run_id, flow in flows.items():
         try:
-            await stores.delete_run(flow, namespace, run_id)
+            if last:
+                await stores.delete_run(flow, namespace, run_id)
+                await stores.delete_left_to(family, flow, namespace)
+            else:
+                await stores.leave_to(family, flow, namespace, run_id)
         except (ImportError, *BAD_SETTINGS, *WORTH_WAITING) as error:
             log.warning("the files of run %s are left: %s", run_id, error)
 

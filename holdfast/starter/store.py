@@ -19,8 +19,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from holdfast.checkpoints.models import CheckpointStatus, CheckpointSummary, FlowCheckpoint
 from holdfast.codecs.faults import DAMAGED, WORTH_WAITING
 from holdfast.contracts import names
-from holdfast.flows.ids import split_checkpoint_id
-from holdfast.flows.spec import FlowSpec
+from holdfast.contracts.calls import Started
+from holdfast.file_stores import stores_of
+from holdfast.flows.ids import split_checkpoint_id, successor
 from holdfast.starter.client import HoldfastClient
 from holdfast.starter.errors import (
     InnerRunError,
@@ -30,6 +31,7 @@ from holdfast.starter.errors import (
     RunActiveError,
     RunNotFoundError,
 )
+from holdfast.starter.families import members_of
 from holdfast.starter.people import quoted
 from holdfast.starter.rebuild import started_with
 from holdfast.starter.run_blobs import RunBlobs
@@ -196,9 +198,10 @@ class CheckpointStore:
             run_id: f"RootWorkflowId = '{quoted(run_id)}' AND WorkflowId != '{quoted(run_id)}'" for run_id in run_ids
         }
         owners = {*run_ids, *orphans}
-        for query in inside.values():
-            owners |= {run.id async for run in self._temporal.list_workflows(query)}
-        await delete_files(await self._definitions(owners), self._temporal.namespace)
+        for run_id, query in inside.items():
+            within = [run.id async for run in self._temporal.list_workflows(query)]
+            await self._delete_files(run_id, within, going=run_ids)
+            owners |= {*within}
         await self._blobs.release(owners)
         for run_id in run_ids:
             # What is inside goes first: interrupted here, the run is still found, and taken up again.
@@ -209,13 +212,28 @@ class CheckpointStore:
         # Interrupted before this, a later clean-up sweeps what is left.
         await self._blobs.delete(owners)
 
-    async def _definitions(self, run_ids: Collection[str]) -> dict[str, FlowSpec]:
-        found: dict[str, FlowSpec] = {}
-        for run_id in run_ids:
+    async def _delete_files(self, run_id: str, within: Collection[str], going: Collection[str]) -> None:
+        """Not those of orphans: who has taken their outputs over could only be found by the run that is gone."""
+        started: dict[str, Started] = {}
+        for owner in (run_id, *within):
             # Of a run that cannot be read nobody knows which files it has; it may go all the same.
             with contextlib.suppress(RunNotFoundError, NotAFlowError, *DAMAGED, *WORTH_WAITING):
-                found[run_id] = (await started_with(self._temporal, run_id)).flow
-        return found
+                started[owner] = await started_with(self._temporal, owner)
+        flows = {owner: known.flow for owner, known in started.items() if stores_of(known.flow)}
+        if flows:
+            family = (started[run_id].family if run_id in started else None) or run_id
+            last = await self._is_last(run_id, family, going)
+            await delete_files(flows, self._temporal.namespace, family, last=last)
+
+    async def _is_last(self, run_id: str, family: str, going: Collection[str]) -> bool:
+        """Whether nobody of its family stays. Who resumed it is asked for by name: listings lag a little."""
+        following = successor(run_id)
+        if following not in going and await self._exists(following):
+            return False
+        async for member in self._temporal.list_workflows(members_of(family)):
+            if member.id not in going:
+                return False
+        return True
 
     async def delete_executions(self, query: str) -> None:
         """Deletes what a query finds, newest last: the execution that a run is found by."""

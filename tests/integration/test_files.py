@@ -14,7 +14,10 @@ from holdfast.codecs.blobs import StoreRefusedError
 from holdfast.contracts import names
 from holdfast.file_stores import FileStores
 from holdfast.flows.files import FileStoreParams
-from holdfast.flows.spec import FlowSpec
+from holdfast.flows.spec import Dependency, FlowSpec
+from holdfast.starter.bundle_files import InvalidExportError
+from holdfast.starter.bundles import write_bundle
+from holdfast.starter.moving import export, import_file
 from tests.integration.conftest import Bench
 from tests.integration.test_agents import calls, scripted
 from tests.servers.s3 import S3Server
@@ -246,6 +249,104 @@ async def test_from_every_checkpoint_a_fork_has_the_same_files_and_they_are_its_
         contents = {path: await stored(reference(latest, path)) for path in registry}
         assert contents == {"in.txt": b"in", "a.txt": b"two", "pictures/big.bin": blob(100)}, f"from {seq}"
         assert await told(bench, fork) == await told(bench, run_id)
+
+
+def look_at(input_data: Mapping[str, Any]) -> dict[str, str]:
+    files = {**input_data["painter"]["output"]["files"], **input_data["clerk"]["output"]["files"]}
+    return {path: hashlib.sha256(read_file(entry)).hexdigest() for path, entry in files.items()}
+
+
+def fail(input_data: Mapping[str, Any]) -> None:
+    raise ValueError("not now")
+
+
+async def objects(stores: FileStores, store: str, *run_ids: str) -> list[str]:
+    """What is in a store, of these runs and of notes about them."""
+    blobs = await stores.open(FileStoreParams.model_validate(STORES[store]))
+    return [blob.name async for blob in blobs.find("") if any(run_id in blob.name for run_id in run_ids)]
+
+
+@pytest.mark.req("FS-1", "FL-9")
+@pytest.mark.parametrize("order", ["oldest first", "newest first", "all at once"])
+@pytest.mark.parametrize("store", OUTSIDE)
+async def test_what_a_run_has_written_stays_as_long_as_one_of_its_family_is_there(
+    store: str, order: str, bench: Bench, stores: FileStores
+) -> None:
+    await bench.worker()
+    broken = Python(id="send", function=f"{__name__}:fail").depends_on("clerk")
+    mended = Python(id="send", function=f"{__name__}:measure").depends_on("clerk")
+    replies = [calls(("draw", {"size": 100})), "done"]
+    flow = clerk(STORES[store], *replies, nodes=(broken,), tools=[draw])
+    flow.id = f"files-{bench.task_queue}"
+    with pytest.raises(FlowFailedError) as failed:
+        await bench.run(flow, {"input": "go"})
+    first, after = failed.value.run_id, CheckpointStore(bench.client)
+    second = await bench.client.resume(first)
+    with pytest.raises(FlowFailedError):
+        await bench.client.result(second)
+    other = clerk(STORES[store], *replies, nodes=(mended,), tools=[draw])
+    other.id = flow.id
+    third = await bench.client.resume(second, flow=other)
+    result = await bench.client.result(third)
+    family = [first, second, third]
+    while str(await bench.client.tree(first)).count("run_id=") < 3:
+        await asyncio.sleep(0.05)
+    entry = result.output["clerk"]["output"]["files"]["pictures/big.bin"]
+    readable: list[bool] = []
+    if order == "all at once":
+        await after.cleanup(flow.id, 0)
+    else:
+        for run_id in family if order == "oldest first" else reversed(family):
+            await after.delete(run_id)
+            if run_id != (third if order == "oldest first" else first):
+                readable.append(await stored(entry) == blob(100))
+
+    assert result.output["send"]["output"] == hashlib.sha256(blob(100)).hexdigest()
+    assert first in entry["key"]
+    assert readable == ([] if order == "all at once" else [True, True])
+    assert await objects(stores, store, *family) == []
+
+
+@pytest.mark.req("FS-1", "DM-10")
+@pytest.mark.parametrize("store", OUTSIDE)
+async def test_an_export_has_the_files_that_its_store_would_keep_to_itself(
+    store: str, bench: Bench, stores: FileStores, tmp_path: Path
+) -> None:
+    await bench.worker()
+    painter = Agent(
+        id="painter",
+        llm=scripted(calls(("draw", {"size": MEGABYTE * 2})), "drawn"),
+        tools=[draw],
+        file_store=STORES[store],
+    )
+    seen = Python(id="seen", function=f"{__name__}:look_at").depends_on("painter", "clerk")
+    replies = [calls(write("a.txt", "one")), calls(write("b.txt", "two")), calls(read("a.txt"), read("b.txt")), "done"]
+    flow = clerk(STORES[store], *replies, nodes=(painter, seen))
+    flow.node("clerk").depends.append(Dependency(node="painter"))
+    run_id = await bench.start(flow, {"input": "go"})
+    whole = await bench.client.result(run_id)
+    (loop,) = [
+        entry
+        for entry in await bench.client.list_checkpoints(run_id)
+        if entry.event == "loop_completed" and entry.node_id == "clerk" and entry.detail["loop"] == 1
+    ]
+    bundle = await export(bench.client, loop.id)
+    bare = await export(bench.client, loop.id, files=False)
+    write_bundle(bundle, tmp_path / "run.json", blobs=tmp_path / "large")
+    await stores.delete_run(flow, bench.client.temporal.namespace, run_id)
+    with pytest.raises(InvalidExportError, match=r"\[export/files\] the file .*big.bin.* cannot be read .*--no-files"):
+        await export(bench.client, loop.id)
+    new, _ = await import_file(bench.client, tmp_path / "run.json", paused=False)
+    result = await bench.client.result(new.run_id)
+    latest = await bench.client.latest_checkpoint(new.run_id)
+
+    assert result.output["seen"]["output"] == whole.output["seen"]["output"]
+    assert await told(bench, new.run_id) == await told(bench, run_id)
+    # What is left to be written is in the store of where it is now.
+    assert state_of(latest)["files_of"] == {"run": new.run_id, "store": STORES[store]}
+    assert await stored(reference(latest, "a.txt")) == b"one"
+    assert "data" not in state_of(latest)["file_store"]["a.txt"]
+    assert bare.checkpoint.node_states["painter"].output_data["files"]["pictures/big.bin"]["store"] == STORES[store]
 
 
 @pytest.mark.req("FS-1")

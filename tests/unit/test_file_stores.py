@@ -134,6 +134,21 @@ async def test_a_runs_objects_are_deleted_and_no_others(tmp_path: Path) -> None:
     assert [blob.name async for blob in blobs.find("n/")] == ["n/run%2Finside/x", "n/run~2/x"]
 
 
+async def test_what_is_left_to_a_family_goes_with_its_last_member(tmp_path: Path) -> None:
+    known = stores(tmp_path)
+    flow = FlowSpec.model_validate({"id": "f", "nodes": [agent(file_store=LOCAL)]})
+    blobs = await known.open(FileStoreParams.model_validate(LOCAL))
+    for run in ("run", "run/inside", "run~2", "stranger"):
+        await blobs.put(f"{prefix_of('n', run)}/x", b"1")
+    for run in ("run", "run/inside", "run"):
+        await known.leave_to("run", flow, "n", run)
+
+    assert await known.delete_left_to("stranger", flow, "n") == 0
+    assert await known.delete_left_to("run", flow, "n") == 2
+    assert await known.delete_left_to("run", flow, "n") == 0
+    assert [blob.name async for blob in blobs.find("")] == ["n/run~2/x", "n/stranger/x"]
+
+
 def test_local_stores_are_beside_a_workers_state_unless_it_is_said_otherwise() -> None:
     assert files_root(Path("/home"), {}) == Path("/home/files")
     assert files_root(Path("/home"), {"HOLDFAST_FILES": "/mnt/files"}) == Path("/mnt/files")

@@ -186,6 +186,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--for", dest="made_for", metavar="NAMESPACE", help="who may import it (default: this namespace)")
     out.add_argument("--encrypt", action="store_true", help="with the key of --key-file or HOLDFAST_EXPORT_KEY")
     out.add_argument("--blobs", metavar="FOLDER", help="large values as files of their own, in this folder")
+    out.add_argument("--no-files", action="store_true", help="agents' files in directories and buckets stay there")
     into = add(
         "import",
         "a run that stands where an exported checkpoint is",

@@ -28,7 +28,7 @@ def export_command(options: argparse.Namespace) -> int:
         raise UsageError(f"[cli/no-key] --encrypt needs a key: give --key-file FILE, or set {KEY_VARIABLE}")
 
     async def work(session: Session) -> int:
-        bundle = await export(session.client, options.checkpoint, made_for=options.made_for)
+        bundle = await export(session.client, options.checkpoint, options.made_for, files=not options.no_files)
         path = Path(options.file or f"{bundle.checkpoint.id.replace('/', '_')}.json")
         try:
             write_bundle(bundle, path, key=key, blobs=Path(options.blobs) if options.blobs else None)
