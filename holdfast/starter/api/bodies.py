@@ -53,9 +53,12 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         limit = self.others.get(scope["path"], self.limit)
-        read = 0
+        refused = problems.problem(413, "request/too-large", limit.refusal)
         length = dict(scope["headers"]).get(b"content-length", b"0")
-        too_large = length.isdigit() and int(length) > limit.largest
+        if length.isdigit() and int(length) > limit.largest:
+            await refused(scope, receive, send)
+            return
+        read = 0
 
         async def counted() -> Message:
             nonlocal read
@@ -65,7 +68,11 @@ class BodyLimit:
                 raise ProblemError(413, "request/too-large", limit.refusal)
             return message
 
-        if too_large:
-            await problems.problem(413, "request/too-large", limit.refusal)(scope, receive, send)
-            return
-        await self.app(scope, counted, send)
+        async def unless_refused(message: Message) -> None:
+            # What the framework makes of a body that breaks off is an answer to something else.
+            if read <= limit.largest:
+                await send(message)
+
+        await self.app(scope, counted, unless_refused)
+        if read > limit.largest:
+            await refused(scope, receive, send)
