@@ -241,6 +241,24 @@ def test_an_open_run_is_not_deleted_and_a_refusal_is_shown(stack: Stack, visitor
     expect(page.get_by_text("there is no run").first).to_be_visible()
 
 
+@pytest.mark.req("DM-10")
+def test_the_limit_of_imports_is_set_in_the_environment_of_the_server(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = done(stack, "letter")
+    file = stack.http.get(f"/runs/{run_id}/export").content
+    monkeypatch.setenv("HOLDFAST_LARGEST_IMPORT", str(len(file) - 1))
+    url = stack.start_closed_api()
+    try:
+        reply = stack.http.post(f"{url}/imports", content=file, headers={"Authorization": "Bearer sesame"})
+    finally:
+        stack.kill("closed")
+
+    assert reply.status_code == 413
+    assert f"larger than {len(file) - 1} bytes" in reply.json()["detail"]
+    assert "raise HOLDFAST_LARGEST_IMPORT" in reply.json()["detail"]
+
+
 def choose(page: Page, file: str | FilePayload) -> None:
     with page.expect_file_chooser() as chooser:
         page.get_by_role("button", name="Import…").click()

@@ -208,6 +208,20 @@ async def test_a_bare_checkpoint_goes_on_with_the_flow_that_is_given(api: Api, t
     assert output(latest, "send") == "old Ada"
 
 
+@pytest.mark.req("DM-10", "RT-2")
+async def test_a_checkpoint_as_it_is_shown_is_imported_when_nothing_in_it_is_hidden(api: Api) -> None:
+    flow = {"id": "plain", "nodes": {"a": {"type": "transform", "template": "x"}}}
+    run_id = await api.run(flow)
+    await ended(api, run_id)
+    body = {"checkpoint": await shown(api, run_id), "definition": flow}
+    imported = await api.http.post("/imports", params={"run": "true"}, json=body)
+    latest = await ended(api, imported.json()["run_id"])
+
+    assert imported.status_code == 201
+    assert imported.json()["plan"]["kept"] == ["a"]
+    assert (latest["status"], output(latest, "a")) == ("completed", "x")
+
+
 LETTERS: dict[str, Any] = {
     "id": "letters",
     "nodes": {
