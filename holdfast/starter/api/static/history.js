@@ -1,12 +1,14 @@
 // One step through the run: each moment at which it changed, with before and after, and the way back to it.
 
 import { html, useContext, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { isTemporary } from "./client.js";
 import { Difference } from "./diff.js";
 import { placeOf } from "./moment.js";
 import { Server } from "./server.js";
 import { clock, label } from "./words.js";
 
 const PAUSE = 1000;
+const AGAIN = 3000;
 const SHOWN = 50;
 const MOST = 100;
 const WORDS = {
@@ -68,7 +70,7 @@ function useHistory(runId, node, field, moved) {
     const pause = last.current.field === field ? last.current.at + PAUSE - Date.now() : 0;
     if (last.current.field !== field) setFound((before) => ({ ...before, moments: null }));
     last.current.field = field;
-    const timer = setTimeout(async () => {
+    const read = async () => {
       last.current.at = Date.now();
       try {
         const moments = await server.holdfast.history(runId, { node, field });
@@ -76,9 +78,13 @@ function useHistory(runId, node, field, moved) {
         if (!left) setFound((before) => ({ fields: fields ?? before.fields, moments, problem: null }));
       } catch (error) {
         server.failed(error);
-        if (!left) setFound((before) => ({ ...before, problem: `It cannot be shown: ${error.message}` }));
+        if (left) return;
+        const why = error.status === undefined ? "the server could not be reached" : error.message;
+        setFound((before) => ({ ...before, problem: `It cannot be shown: ${why}` }));
+        if (isTemporary(error)) timer = setTimeout(read, AGAIN);
       }
-    }, Math.max(0, pause));
+    };
+    let timer = setTimeout(read, Math.max(0, pause));
     return () => {
       left = true;
       clearTimeout(timer);
