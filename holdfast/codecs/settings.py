@@ -20,15 +20,20 @@ class BadSettingError(ValueError):
         super().__init__(f"[codec/bad-setting] {message}")
 
 
+def size_setting(variable: str) -> int | None:
+    """The number of bytes in an environment variable; None where it is not set."""
+    text = os.environ.get(variable)
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise BadSettingError(f"{variable}={text!r} is not a number of bytes")
+    return int(text)
+
+
 def limits() -> Limits:
     """By HOLDFAST_LARGEST_PAYLOAD and HOLDFAST_OFFLOAD_ABOVE, in bytes."""
-    found: dict[str, int] = {}
-    for variable, name in _LIMITS.items():
-        if text := os.environ.get(variable):
-            if not text.isdecimal():
-                raise BadSettingError(f"{variable}={text!r} is not a number of bytes")
-            found[name] = int(text)
-    return Limits(**found)
+    found = {name: size_setting(variable) for variable, name in _LIMITS.items()}
+    return Limits(**{name: size for name, size in found.items() if size is not None})
 
 
 def codec(namespace: str = "default", *, blobs: str | None = None) -> HoldfastCodec:

@@ -79,24 +79,26 @@ def write_bundle(bundle: Bundle, path: Path, *, key: ExportKey | None = None, bl
     With `blobs`, every text and bytes value above 64 KiB becomes a file in that folder. They are written first: a file
     that is there has all it names.
     """
+    folder = os.path.relpath(blobs, path.parent) if blobs is not None else ""
+    write_whole(path, _written(bundle, path.suffix.lower() in (".yaml", ".yml"), key, blobs, folder))
+
+
+def bundle_text(bundle: Bundle, form: Literal["json", "yaml"] = "json", *, key: ExportKey | None = None) -> bytes:
+    """The same as bytes, with everything inside."""
+    return _written(bundle, form == "yaml", key)
+
+
+def _written(
+    bundle: Bundle, as_yaml: bool, key: ExportKey | None, blobs: Path | None = None, folder: str = ""
+) -> bytes:
     salt = secrets.token_bytes(16)
     cipher = Cipher(key.derive(salt)) if key else None
     data = _content(bundle)
     if blobs is not None:
-        data = with_blobs(data, Blobs(blobs, cipher), os.path.relpath(blobs, path.parent))
+        data = with_blobs(data, Blobs(blobs, cipher), folder)
     data["checksum"] = checksum(data)
     if key and cipher:
         data = _locked(data, key, cipher, salt)
-    write_whole(path, _text(data, path.suffix.lower() in (".yaml", ".yml")))
-
-
-def bundle_text(bundle: Bundle, form: Literal["json", "yaml"] = "json") -> bytes:
-    """The same as bytes, in clear and with everything inside."""
-    data = _content(bundle)
-    return _text({**data, "checksum": checksum(data)}, form == "yaml")
-
-
-def _text(data: Mapping[str, Any], as_yaml: bool) -> bytes:
     return (to_yaml(data) if as_yaml else to_json(data, indent=2)).encode()
 
 

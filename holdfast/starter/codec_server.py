@@ -30,7 +30,7 @@ from holdfast.codecs.sealing import DamagedError
 from holdfast.flows.shapes import is_object
 from holdfast.starter.api import problems
 from holdfast.starter.api.access import Tokens
-from holdfast.starter.api.app import BodyLimit
+from holdfast.starter.api.bodies import BodyLimit, Limit
 from holdfast.starter.api.problems import ProblemError
 
 FAULT = b"json/holdfast-error"
@@ -63,7 +63,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.settings = settings
     problems.install(app)
     app.include_router(_routes)
-    app.add_middleware(BodyLimit, largest=settings.largest_body)
+    app.add_middleware(BodyLimit, limit=Limit(settings.largest_body, "send fewer payloads at a time"))
     # Outermost, so that a page can read refusals too.
     app.add_middleware(
         CORSMiddleware,

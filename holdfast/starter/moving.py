@@ -1,5 +1,6 @@
 """Checkpoints that move: out of one namespace, cluster or machine, and into another."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,12 @@ async def import_file(
     return await import_checkpoint(client, bare, flow=flow, paused=paused, run_id=run_id)
 
 
-async def import_text(client: HoldfastClient, text: bytes, *, paused: bool = True) -> NewRun:
+async def import_text(
+    client: HoldfastClient, text: bytes, *, key: ExportKey | None = None, paused: bool = True
+) -> NewRun:
     """An export that came over the wire."""
-    bundle = bundle_from_text(text, namespace=client.temporal.namespace)
+    # Megabytes of it take seconds, in which a server has others to answer.
+    bundle = await asyncio.to_thread(bundle_from_text, text, key=key, namespace=client.temporal.namespace)
     return await import_bundle(client, bundle, paused=paused)
 
 
@@ -98,7 +102,7 @@ async def import_checkpoint(
     if _has_hidden(data):
         # It was taken as it is shown: its run would go on with the mark for a password.
         raise InvalidCheckpointError([f"it has hidden fields, {HIDDEN!r}: take it with --show-secrets, or export it"])
-    record, notes = _record(data, flow)
+    record, notes = await asyncio.to_thread(_record, data, flow)
     new = await _begin(client, TravelSource(record), checksum(seal(record)), flow, paused, run_id)
     return new, notes
 

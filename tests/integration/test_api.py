@@ -285,11 +285,19 @@ async def test_what_is_wrong_is_said_as_a_problem(api: Api) -> None:
     nowhere = await api.http.get("/nothing/here")
     large = await api.http.post("/runs", content=b"x" * (2 * 2**20 + 1))
 
+    async def endless() -> AsyncGenerator[bytes]:
+        for _ in range(30):
+            yield b" " * 100_000
+
+    endless_reply = await api.http.post("/runs", content=endless(), headers={"Content-Type": "application/json"})
+
     assert (missing.status_code, missing.json()["title"]) == (404, "run/not-found")
     assert (faulty.status_code, faulty.json()["faults"][0]["code"]) == (422, "node/missing-field")
     assert both.status_code == 422
     assert nowhere.headers["content-type"] == "application/problem+json"
-    assert (large.status_code, large.json()["title"]) == (413, "request/too-large")
+    for reply in (large, endless_reply):
+        assert (reply.status_code, reply.json()["title"]) == (413, "request/too-large")
+        assert "larger than 2 MiB" in reply.json()["detail"]
 
 
 @pytest.fixture

@@ -10,17 +10,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.checkpoints.ledger import Transition
 from holdfast.checkpoints.models import LIBRARY_VERSION, RunStatus
 from holdfast.contracts.people import AnswerReceipt, HumanAnswer
 from holdfast.flows.faults import FlowDefinitionError
 from holdfast.flows.ids import split_checkpoint_id
-from holdfast.flows.reading import flow_from_data
 from holdfast.flows.spec import FlowSpec
 from holdfast.starter.api import console, problems, travel
 from holdfast.starter.api.access import RateLimit, Tenant, Tokens
+from holdfast.starter.api.bodies import LARGEST_IMPORT, BodyLimit, Limit, import_limit
 from holdfast.starter.api.callers import AGAIN, PROBLEMS, Caller, Client, admitted
 from holdfast.starter.api.problems import ProblemError
 from holdfast.starter.api.schemas import (
@@ -54,6 +53,7 @@ class Settings:
     flows: Path | None = None
     per_minute: int = 600
     largest_body: int = 2 * 2**20
+    largest_import: int = LARGEST_IMPORT
     ui_url: str | None = None
 
 
@@ -70,43 +70,14 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.flows = FlowFiles(settings.flows)
     app.state.limit = RateLimit(settings.per_minute)
     problems.install(app)
-    app.add_middleware(BodyLimit, largest=settings.largest_body)
+    others = {travel.IMPORTS: import_limit(settings.largest_import)}
+    app.add_middleware(BodyLimit, limit=Limit(settings.largest_body), others=others)
     app.include_router(_open)
     # The routes of one run come before the run itself, whose id may contain anything.
     app.include_router(travel.routes)
     app.include_router(_routes)
     app.include_router(console.router(settings.ui_url))
     return app
-
-
-class BodyLimit:
-    """Refuses a body that is too large before it is read, or while it is."""
-
-    def __init__(self, app: ASGIApp, largest: int) -> None:
-        self._app = app
-        self._largest = largest
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        read = 0
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        too_large = length.isdigit() and int(length) > self._largest
-
-        async def counted() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > self._largest:
-                raise ProblemError(413, "request/too-large", f"at most {self._largest} bytes")
-            return message
-
-        if too_large:
-            refusal = problems.problem(413, "request/too-large", f"at most {self._largest} bytes")
-            await refusal(scope, receive, send)
-            return
-        await self._app(scope, counted, send)
 
 
 _open = APIRouter(tags=["server"])
@@ -155,12 +126,9 @@ async def start_run(
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> StartedRun:
     """Starts a run. With an `Idempotency-Key`, the same key again gives the same run."""
-    if (body.flow is None) == (body.definition is None):
-        raise ProblemError(422, "request/invalid", "give either 'flow' (a name) or 'definition'")
     if body.run_id is not None and idempotency_key is not None:
         raise ProblemError(422, "request/invalid", "give either 'run_id' or an Idempotency-Key")
-    named = request.app.state.flows.read(body.flow) if body.flow is not None else None
-    definition: FlowSpec = named or flow_from_data(body.definition)
+    definition: FlowSpec = request.app.state.flows.chosen(body.flow, body.definition)
     run_id = body.run_id
     if idempotency_key is not None:
         run_id = f"{definition.id}-{uuid.uuid5(_KEYS, idempotency_key)}"

@@ -76,7 +76,7 @@ class Resume(Body):
     )
 
     checkpoint_id: str | None = Field(default=None, description="null: the latest.")
-    input_data: Any = Field(default=None, description="Another input; null: the one it had.")
+    input_data: Any = Field(default=None, description="Another input, as a checkpoint shows it; null: the one it had.")
     edits: dict[str, Any] = Field(default_factory=dict[str, Any], description="`node:field` to its new value.")
     definition: dict[str, Any] | None = Field(default=None, description="A changed flow; null: the one it had.")
     keep: list[str] = Field(default_factory=list[str], description="Results to keep though their node has changed.")
@@ -88,6 +88,16 @@ class Fork(Resume):
     run_id: str | None = Field(default=None, pattern=r"^[\w.:-]{1,200}$", description="An id of your own.")
     rerun: list[str] = Field(default_factory=list[str], description="Nodes to do again, with all that follows.")
     only_failed: bool = Field(default=False, description="Of maps among them, only the items that failed.")
+
+
+class BareCheckpoint(Body):
+    """A checkpoint that came without its flow, ours or one that Dynamiq wrote, and the flow."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    checkpoint: dict[str, Any]
+    flow: str | None = Field(default=None, description="The name of a flow in the catalogue.")
+    definition: dict[str, Any] | None = Field(default=None, description="Or a flow, as in YAML.")
 
 
 class Collect(Body):

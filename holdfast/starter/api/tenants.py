@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from holdfast.flows.faults import FlowDefinitionError
-from holdfast.flows.reading import read_flow
+from holdfast.flows.reading import flow_from_data, read_flow
 from holdfast.flows.spec import FlowSpec
 from holdfast.starter.api.problems import ProblemError
 from holdfast.starter.client import HoldfastClient
@@ -44,6 +45,12 @@ class FlowFiles:
             known = ", ".join(self.names()) or "none"
             raise ProblemError(404, "flow/not-found", f"there is no flow {name!r} in the catalogue; there are: {known}")
         return read_flow((self._folder / f"{name}.yaml").read_text(), f"{name}.yaml")
+
+    def chosen(self, name: str | None, definition: Any | None) -> FlowSpec:
+        """The flow of this name, or the one that is given; ProblemError unless it is one of the two."""
+        if (name is None) == (definition is None):
+            raise ProblemError(422, "request/invalid", "give either 'flow' (a name) or 'definition'")
+        return self.read(name) if name is not None else flow_from_data(definition)
 
     def all(self) -> dict[str, FlowSpec | FlowDefinitionError]:
         """Each flow, or what is wrong with it."""

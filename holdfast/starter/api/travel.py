@@ -1,11 +1,15 @@
 """Time travel over HTTP: new runs from checkpoints, what is different between them, and their moving and going."""
 
+import asyncio
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 
 from holdfast.checkpoints import values
 from holdfast.checkpoints.diff import CheckpointDiff
@@ -14,18 +18,23 @@ from holdfast.checkpoints.redaction import HIDDEN
 from holdfast.checkpoints.resuming import ResumePlan
 from holdfast.flows.ids import split_checkpoint_id
 from holdfast.flows.reading import flow_from_data
+from holdfast.flows.shapes import is_object
 from holdfast.starter.api.callers import AGAIN, PROBLEMS, Client
 from holdfast.starter.api.problems import ProblemError
-from holdfast.starter.api.schemas import Collect, Fork, Resume, StartedRun
-from holdfast.starter.bundles import bundle_text
+from holdfast.starter.api.schemas import BareCheckpoint, Collect, Fork, Resume, StartedRun
+from holdfast.starter.bundles import ExportKey, InvalidExportError, bundle_text
 from holdfast.starter.families import Member
-from holdfast.starter.moving import export, import_text
+from holdfast.starter.moving import export, import_checkpoint, import_text
 from holdfast.starter.showing import redact_changes
 from holdfast.starter.store import CheckpointStore, Collected, Retention
 from holdfast.starter.travel import Changes, NewRun
 
 routes = APIRouter(responses=PROBLEMS)
+IMPORTS = "/imports"
 Key = Annotated[str | None, Header(max_length=200)]
+Passphrase = Annotated[
+    str | None, Header(description="What the file is encrypted with: a passphrase, or `base64:` and 32 bytes.")
+]
 
 
 def _checkpoint(run_id: str, wanted: Resume) -> str:
@@ -36,14 +45,13 @@ def _checkpoint(run_id: str, wanted: Resume) -> str:
 
 def _changes(wanted: Resume) -> Changes:
     for address, value in wanted.edits.items():
-        if HIDDEN in json.dumps(value):
-            why = f"{address!r} has the mark of a hidden field, {HIDDEN!r}, in it: edit the other fields one by one"
-            raise ProblemError(422, "edit/hidden", why)
+        _check_whole(value, repr(address), "edit the other fields one by one")
+    _check_whole(wanted.input_data, "the input", "write what is hidden, too")
     forking = wanted if isinstance(wanted, Fork) else Fork()
     return Changes(
         flow=flow_from_data(wanted.definition) if wanted.definition is not None else None,
-        input_data=wanted.input_data,
-        # As the checkpoint shows it, marks of dates and bytes included. One by one: an address is never a mark.
+        # As the checkpoint shows it, marks of dates and bytes included. Edits one by one: an address is never a mark.
+        input_data=values.decode(wanted.input_data),
         edits={address: values.decode(value) for address, value in wanted.edits.items()},
         rerun=forking.rerun,
         only_failed=forking.only_failed,
@@ -51,10 +59,17 @@ def _changes(wanted: Resume) -> Changes:
     )
 
 
-def _started(new: NewRun, response: Response) -> StartedRun:
+def _check_whole(value: Any, name: str, remedy: str) -> None:
+    """What is hidden where it is shown comes back as a mark, which would be taken for the value."""
+    if HIDDEN in json.dumps(value):
+        why = f"{name} has the mark of a hidden field, {HIDDEN!r}, in it: {remedy}"
+        raise ProblemError(422, "edit/hidden", why)
+
+
+def _started(new: NewRun, response: Response, notes: Sequence[str] = ()) -> StartedRun:
     if not new.created:
         response.status_code = 200
-    return StartedRun(run_id=new.run_id, created=new.created, plan=new.plan)
+    return StartedRun(run_id=new.run_id, created=new.created, plan=new.plan, notes=list(notes))
 
 
 @routes.post("/runs/{run_id:path}/resume", status_code=201, tags=["time travel"], responses=AGAIN)
@@ -112,11 +127,28 @@ async def export_run(
     checkpoint_id: str | None = None,
     made_for: Annotated[str | None, Query(alias="for")] = None,
     format: Literal["json", "yaml"] = "json",  # noqa: A002
+    holdfast_export_key: Passphrase = None,
 ) -> Response:
-    """A checkpoint as a file for `POST /imports`, here or elsewhere. It has everything in clear: keep it safe."""
+    """A checkpoint as a file for `POST /imports`, here or elsewhere.
+
+    Without a key it has everything in clear: keep it safe.
+    """
+    key = _key(holdfast_export_key)
     bundle = await export(client, _checkpoint(run_id, Resume(checkpoint_id=checkpoint_id)), made_for)
     headers = {"Content-Disposition": _attachment(f"{bundle.checkpoint.id.replace('/', '_')}.{format}")}
-    return Response(bundle_text(bundle, format), media_type=f"application/{format}", headers=headers)
+    text = await asyncio.to_thread(bundle_text, bundle, format, key=key)
+    return Response(text, media_type=f"application/{format}", headers=headers)
+
+
+def _key(text: str | None) -> ExportKey | None:
+    if text is None:
+        return None
+    try:
+        # A header comes as Latin-1, whatever it is. A key is UTF-8, as in a key file.
+        return ExportKey.from_text(text.encode("latin-1").decode())
+    except UnicodeError:
+        said = "the key in Holdfast-Export-Key is not UTF-8"
+        raise InvalidExportError("export/bad-key", said, "send the bytes that a key file has") from None
 
 
 def _attachment(name: str) -> str:
@@ -127,16 +159,61 @@ def _attachment(name: str) -> str:
     return f'attachment; filename="{plain}"' + ("" if plain == name else f"; filename*=UTF-8''{quote(name, safe='')}")
 
 
-_FILE = {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}, "application/yaml": {}}}}
+_FILE = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"anyOf": [{"type": "object"}, BareCheckpoint.model_json_schema()]}},
+            "application/yaml": {},
+        },
+    }
+}
 
 
-@routes.post("/imports", status_code=201, tags=["time travel"], responses=AGAIN, openapi_extra=_FILE)
+@routes.post(IMPORTS, status_code=201, tags=["time travel"], responses=AGAIN, openapi_extra=_FILE)
 async def import_run(
-    request: Request, client: Client, response: Response, run: Annotated[bool, Query()] = False
+    request: Request,
+    client: Client,
+    response: Response,
+    run: Annotated[bool, Query()] = False,
+    holdfast_export_key: Passphrase = None,
 ) -> StartedRun:
-    """A run that stands where an exported checkpoint is: paused, or going on at once. The body is the file."""
-    new = await import_text(client, await request.body(), paused=not run)
-    return _started(new, response)
+    """A run that stands where a checkpoint is: paused, or going on at once.
+
+    The body is an exported file; or a bare checkpoint, ours or Dynamiq's, with the flow that it belongs to.
+    """
+    key = _key(holdfast_export_key)
+    # Read here and not as a parameter: so nobody without a token has it read.
+    body = await request.body()
+    bare = await asyncio.to_thread(_bare, body)
+    if bare is None:
+        return _started(await import_text(client, body, key=key, paused=not run), response)
+    if key is not None:
+        raise InvalidExportError(
+            "export/not-locked", "a bare checkpoint is not encrypted, and a key was given", "give none"
+        )
+    flow = request.app.state.flows.chosen(bare.flow, bare.definition)
+    new, notes = await import_checkpoint(client, bare.checkpoint, flow=flow, paused=not run)
+    return _started(new, response, notes)
+
+
+def _bare(body: bytes) -> BareCheckpoint | None:
+    """A checkpoint with its flow; None when it is an export, or nothing that is known."""
+    try:
+        data: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return None  # Whoever reads an export says what is wrong with it.
+    if not is_object(data) or "format" in data:
+        return None
+    if "node_states" in data:
+        said = "a checkpoint does not have its flow in it: send {checkpoint, flow} or {checkpoint, definition}"
+        raise ProblemError(422, "run/no-definition", said)
+    if "checkpoint" not in data:
+        return None
+    try:
+        return BareCheckpoint.model_validate(data)
+    except ValidationError as error:
+        raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]) from None
 
 
 @routes.delete("/runs/{run_id:path}", status_code=204, tags=["runs"])

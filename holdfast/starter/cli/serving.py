@@ -18,6 +18,7 @@ from holdfast.codecs.settings import codec as settings_codec
 from holdfast.starter import codec_server, embedded
 from holdfast.starter.api.access import Tokens
 from holdfast.starter.api.app import Settings, create_app
+from holdfast.starter.api.bodies import largest_import
 from holdfast.starter.cli.outcomes import FINISHED, UsageError, print_json
 from holdfast.starter.cli.session import CodecServer
 from holdfast.starter.client import HoldfastClient
@@ -37,7 +38,7 @@ def openapi_command(options: argparse.Namespace) -> int:
 
 
 def serve_command(options: argparse.Namespace) -> int:
-    tokens = _tokens(options) or _open_to_all(options)
+    tokens, largest = _tokens(options) or _open_to_all(options), largest_import()
     with _temporal(options) as (address, ui_url):
 
         async def connect(namespace: str) -> HoldfastClient:
@@ -47,7 +48,7 @@ def serve_command(options: argparse.Namespace) -> int:
         if folder is not None and not folder.is_dir():
             said = f"there is no folder {options.flows}; --flows names one with flows in YAML"
             raise UsageError(f"[cli/no-folder] {said}")
-        app = create_app(Settings(connect, tokens, folder, ui_url=options.ui_url or ui_url))
+        app = create_app(Settings(connect, tokens, folder, largest_import=largest, ui_url=options.ui_url or ui_url))
         port = embedded.free_port(options.port)
         _announce(options, port)
         _serve(app, options.host, port)

@@ -95,17 +95,36 @@ export class Holdfast {
     return this.#get("/diff", { left, right });
   }
 
-  /** A checkpoint as a file, `{name, blob}`. It has everything in it, also what is hidden elsewhere. */
-  async exportRun(runId, { checkpointId } = {}) {
-    const reply = await this.#fetch(`${run(runId)}/export${query({ checkpoint_id: checkpointId })}`);
+  /**
+   * A checkpoint as a file, `{name, blob}`. It has everything in it, also what is hidden elsewhere; with a `key`, a
+   * passphrase or "base64:…", it is encrypted.
+   */
+  async exportRun(runId, { checkpointId, key } = {}) {
+    const where = `${run(runId)}/export${query({ checkpoint_id: checkpointId })}`;
+    const reply = await this.#fetch(where, { headers: locked(key) });
     const name = /filename="([^"]+)"/.exec(reply.headers.get("content-disposition") ?? "")?.[1] ?? "checkpoint.json";
     return { name, blob: await reply.blob() };
   }
 
-  /** A run from such a file (text or Blob), paused unless `go` is true. The same file again gives the same run. */
-  async importRun(file, { go } = {}) {
-    const headers = { "Content-Type": "application/octet-stream" };
+  /**
+   * A run from such a file (text or Blob), paused unless `go` is true. The same file again gives the same run. `key` is
+   * what it was encrypted with.
+   */
+  async importRun(file, { go, key } = {}) {
+    const headers = { "Content-Type": "application/octet-stream", ...locked(key) };
     return (await this.#fetch(`/imports${query({ run: go })}`, { method: "POST", headers, body: file })).json();
+  }
+
+  /**
+   * A run from a checkpoint alone (text or Blob of JSON), ours or one that Dynamiq wrote, with `flow` (a name of the
+   * catalogue) or `definition`. `notes` of the reply say what could not be carried.
+   */
+  async importCheckpoint(file, { flow, definition, go } = {}) {
+    // As it is written: parsed here, 8.0 would become 8, and its checksum would not fit any more.
+    const checkpoint = typeof file === "string" ? file : await file.text();
+    const body = `{"checkpoint": ${checkpoint}, ${JSON.stringify({ flow, definition }).slice(1)}`;
+    const headers = { "Content-Type": "application/json" };
+    return (await this.#fetch(`/imports${query({ run: go })}`, { method: "POST", headers, body })).json();
   }
 
   /** Deletes a run that has ended. */
@@ -282,6 +301,13 @@ function parsed(block) {
 function changed({ checkpointId, input, edits, definition, keep, runId, rerun, onlyFailed }) {
   const more = { edits, definition, keep, rerun, only_failed: onlyFailed };
   return { checkpoint_id: checkpointId, input_data: input, run_id: runId, ...more };
+}
+
+// A header is bytes to HTTP and Latin-1 to a browser; the server wants the bytes of UTF-8, as in a key file.
+function locked(key) {
+  if (key == null) return {};
+  if (key !== key.trim()) throw new TypeError("a key in a header cannot begin or end with a space");
+  return { "Holdfast-Export-Key": Array.from(new TextEncoder().encode(key), (byte) => String.fromCharCode(byte)).join("") };
 }
 
 // Ids of flows inside a run have slashes, and the server wants them as they are.

@@ -25,7 +25,7 @@ function App() {
       if (error.status === 401) setWanted(true);
       else setLost(isTemporary(error) && error.status !== 429);
     };
-    return { holdfast: new Holdfast({ token }), failed, reached: () => setLost(false) };
+    return { holdfast: new Holdfast({ token }), failed, reached: () => setLost(false), gone: new Set() };
   }, [token]);
   const main = useRef(null);
   const begun = useRef(false);

@@ -108,7 +108,8 @@ function Differences({ changes, names }) {
   `;
 }
 
-function Difference({ change }) {
+/** One change: its field, and what it was before and after. */
+export function Difference({ change }) {
   const { kind, field, left, right } = change;
   const words = (value) => (field === "status" ? (STATUS[value] ?? value) : value);
   return html`

@@ -11,6 +11,11 @@ const MOST_PARTS = 200;
 const LONG = 600;
 const LONGEST = 20_000;
 
+/** The input of a run. There are no parts of it to choose from: the server takes it whole. */
+export function inputPlace(value) {
+  return { keys: ["input"], title: "all of it", value, isInput: true };
+}
+
 /** What can be changed in a node at a checkpoint: groups of places, each `{keys, title, value}`. */
 export function placesIn(checkpoint, path, isRoot = true) {
   const record = checkpoint.node_states[path];
@@ -94,12 +99,13 @@ function obstacle(value) {
   return null;
 }
 
-/** A form for one of `places`; gives a change to `onAdd`. */
+/** A form for one of `places`, of the node at `path` or of the run itself (""); gives a change to `onAdd`. */
 export function EditForm({ path, places, start = 0, onAdd, onClose }) {
   const [index, setIndex] = useState(start);
   const place = places[index];
-  const [kind, setKind] = useState(() => kindOf(place.value));
-  const [text, setText] = useState(() => textOf(place.value));
+  // Who comes back to a change goes on with what they wrote.
+  const [kind, setKind] = useState(() => kindOf(place.draft ?? place.value));
+  const [text, setText] = useState(() => textOf(place.draft ?? place.value));
   const form = useRef(null);
   useEffect(() => form.current.querySelector("select, textarea").focus(), []);
   const choose = (event) => {
@@ -108,18 +114,18 @@ export function EditForm({ path, places, start = 0, onAdd, onClose }) {
     setKind(kindOf(places[next].value));
     setText(textOf(places[next].value));
   };
-  const blocked = obstacle(place.value);
-  const read = reading(text, kind, place.value);
+  const blocked = place.isInput ? null : obstacle(place.value);
+  const read = reading(text, kind, place);
   const problem = blocked ?? read.problem;
   const field = addressOf(place.keys);
   const id = `edit-${path}`;
   const add = (event) => {
     event.preventDefault();
     if (problem || read.same) return;
-    onAdd({ address: `${path}:${field}`, before: place.value, after: read.value });
+    onAdd({ address: path ? `${path}:${field}` : field, before: place.value, after: read.value });
   };
   return html`
-    <form class="edit" ref=${form} onSubmit=${add} aria-label="Change a value of ${path}">
+    <form class="edit" ref=${form} onSubmit=${add} aria-label=${path ? `Change a value of ${path}` : `Change the ${field}`}>
       ${places.length > 1 &&
       html`
         <div class="field">
@@ -178,7 +184,7 @@ function hint(before, kind) {
 }
 
 /** What somebody has written: `{value, same}` or `{problem}`. */
-function reading(text, kind, before) {
+function reading(text, kind, { value: before, isInput }) {
   let value = text;
   if (kind === "json") {
     try {
@@ -188,7 +194,10 @@ function reading(text, kind, before) {
     }
   }
   if (JSON.stringify(value).includes(HIDDEN)) {
-    return { problem: `${HIDDEN} is only the mark of something hidden: write another value.` };
+    return { problem: `${HIDDEN} is only the mark of something hidden: write ${isInput ? "a value in its place" : "another value"}.` };
+  }
+  if (isInput && value === null && before !== null) {
+    return { problem: "null would be the input it had: write another value." };
   }
   return { value, same: JSON.stringify(value) === JSON.stringify(before) };
 }

@@ -9,7 +9,9 @@ import { NODE_STATES, duration, isObject } from "./words.js";
 const PAUSE = 1000;
 
 /** The step as it is now, or with `then`, `{id, checkpoint, onAdd}`, as it was, where its values can be changed. */
-export function NodeDetail({ runId, node, known = { state: "pending" }, then, pending, moved, partial, onWanted, onLook }) {
+export function NodeDetail(props) {
+  const { runId, node, known = { state: "pending" }, then, pending, moved, partial } = props;
+  const { onWanted, onLook, onThrough } = props;
   const latest = useInner(runId, node, moved, Boolean(then));
   const inner = then ? innerOf(then.checkpoint, node.id) : latest;
   const record = inner?.record;
@@ -57,7 +59,10 @@ export function NodeDetail({ runId, node, known = { state: "pending" }, then, pe
       <//>
     `}
     <${Parts} parts=${inner?.parts ?? []} then=${then} />
-    ${onLook && html`<div class="buttons"><button onClick=${onLook}>Change a value…</button></div>`}
+    <div class="buttons">
+      ${onLook && html`<button key="look" onClick=${onLook}>Change a value…</button>`}
+      <button key="through" onClick=${onThrough}>Through the run…</button>
+    </div>
   `;
 }
 

@@ -1,7 +1,7 @@
 // The question before a new run is started from a checkpoint: what is kept, what goes on, what is done again.
 
 import { html, useContext, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { BeforeAfter } from "./editing.js";
+import { BeforeAfter, EditForm, inputPlace } from "./editing.js";
 import { Server } from "./server.js";
 import { newKey } from "./words.js";
 
@@ -31,20 +31,35 @@ export function PlanDialog({ runId, flow, wanted, onClose }) {
   const [plan, setPlan] = useState(null);
   const [problem, setProblem] = useState(null);
   const [busy, setBusy] = useState(false);
+  // Another input, as a change; and whether somebody is writing one.
+  const [input, setInput] = useState(null);
+  const [writing, setWriting] = useState(false);
   // A second click, or one after a lost reply, finds the run that the first one started.
   const key = useRef(newKey());
   const dialog = useRef(null);
   const names = new Map(flow.nodes.map((node) => [node.id, node.name ?? node.id]));
-  const changes = bodyOf(wanted, kind);
-  const barred = !plan || Boolean(problem?.closed);
+  const changes = bodyOf(wanted, kind, input);
+  const barred = !plan || writing || Boolean(problem?.closed);
   const { title, does } = KINDS[kind];
   useEffect(() => dialog.current.showModal(), []);
   useEffect(() => {
-    server.holdfast.plan(runId, changes).then(setPlan, (error) => {
-      server.failed(error);
-      setProblem({ text: error.status === undefined ? "The server could not be reached." : error.message });
-    });
-  }, []);
+    let left = false;
+    setPlan(null);
+    setProblem(null);
+    server.holdfast.plan(runId, changes).then(
+      (found) => !left && setPlan(found),
+      (error) => {
+        server.failed(error);
+        if (!left) setProblem({ text: error.status === undefined ? "The server could not be reached." : error.message });
+      },
+    );
+    return () => (left = true);
+  }, [input]);
+  const takeInput = (change) => {
+    setInput(change);
+    // Another input is another run, also where the reply to the first attempt was lost.
+    key.current = newKey();
+  };
   const start = async () => {
     if (busy) return;
     setBusy(true);
@@ -75,6 +90,7 @@ export function PlanDialog({ runId, flow, wanted, onClose }) {
       <p>${does}</p>
       <p class="quiet">From ${wanted.where}.</p>
       ${wanted.changes.length > 0 && html`<${Edited} changes=${wanted.changes} />`}
+      <${Input} ...${{ runId, wanted, input, writing }} onWriting=${setWriting} onInput=${takeInput} />
       ${plan && html`<${Plan} plan=${plan} flow=${flow} names=${names} />`}
       ${!plan && !problem && html`<p role="status">Looking what it would do…</p>`}
       <div role="alert" class=${problem ? "problem" : "hidden"}>${problem && html`<${Refused} ...${problem} />`}</div>
@@ -87,9 +103,10 @@ export function PlanDialog({ runId, flow, wanted, onClose }) {
   `;
 }
 
-function bodyOf({ checkpointId, node, changes }, kind) {
+function bodyOf({ checkpointId, node, changes }, kind, input) {
   return {
     checkpointId,
+    input: input?.after,
     edits: changes.length ? Object.fromEntries(changes.map(({ address, after }) => [address, after])) : undefined,
     rerun: kind === "rerun" || kind === "failed" ? [node] : undefined,
     onlyFailed: kind === "failed" || undefined,
@@ -120,6 +137,54 @@ function Edited({ changes }) {
     <ul class="changes">
       ${changes.map((change) => html`<li key=${change.address}><${BeforeAfter} change=${change} /></li>`)}
     </ul>
+  `;
+}
+
+/** The run's input, which can be another one. What it was is read when somebody wants to change it. */
+function Input({ runId, wanted, input, writing, onWriting, onInput }) {
+  const server = useContext(Server);
+  const [before, setBefore] = useState(null);
+  const [said, setSaid] = useState(null);
+  const button = useRef(null);
+  const write = async () => {
+    setSaid({ text: "Reading the input…" });
+    try {
+      const { original_input: value } = await server.holdfast.checkpoint(runId, wanted.checkpointId);
+      setBefore({ value });
+      setSaid(null);
+      onWriting(true);
+    } catch (error) {
+      server.failed(error);
+      setSaid({ text: `The input cannot be read: ${error.message}`, wrong: true });
+    }
+  };
+  const close = () => {
+    onWriting(false);
+    setTimeout(() => button.current?.focus());
+  };
+  const take = (change) => {
+    onInput(change);
+    close();
+  };
+  if (writing) {
+    const place = { ...inputPlace(before.value), draft: input?.after };
+    return html`
+      <h3>Another input</h3>
+      <p class="quiet">What is kept stays as it is; every other step sees the new input.</p>
+      <${EditForm} path="" places=${[place]} onAdd=${take} onClose=${close} />
+    `;
+  }
+  return html`
+    ${input &&
+    html`
+      <h3>With another input</h3>
+      <div class="changes"><${BeforeAfter} change=${input} /></div>
+    `}
+    <div class="buttons">
+      <button type="button" ref=${button} onClick=${write}>Change the input…</button>
+      ${input && html`<button key="back" type="button" onClick=${() => onInput(null)}>Take the input it had</button>`}
+    </div>
+    <p role="status" class=${said?.wrong ? "problem" : said ? "quiet" : "hidden"}>${said?.text}</p>
   `;
 }
 

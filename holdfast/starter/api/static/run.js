@@ -5,6 +5,7 @@ import { Badge, When } from "./data.js";
 import { Compare } from "./diff.js";
 import { Family, members, useFamily } from "./family.js";
 import { Graph } from "./graph.js";
+import { Through } from "./history.js";
 import { RunModel } from "./model.js";
 import { goTo, placeOf, statesOf, useKept, useMoment } from "./moment.js";
 import { NodeDetail } from "./node.js";
@@ -33,6 +34,7 @@ export function RunView({ runId, seq, settings }) {
   const changes = useChanges(moment);
   const [wanted, setWanted] = useState(null);
   const [comparing, setComparing] = useState(null);
+  const [through, setThrough] = useState(null);
   // The heading is the same element from the first moment on: it has the focus when one comes here by a link.
   const flow = definition.value;
   const heading = html`<h1 tabindex="-1">${flow ? (flow.name ?? label(flow.id)) : "Run"}</h1>`;
@@ -53,6 +55,7 @@ export function RunView({ runId, seq, settings }) {
     node,
     known: states.get(node.id),
     onWanted: want,
+    onThrough: () => setThrough({ node: node.id, asked: (through?.asked ?? 0) + 1 }),
     ...(moment ? pastOf(moment, changes) : presentOf(run.value, model, node)),
   };
   return html`
@@ -82,6 +85,14 @@ export function RunView({ runId, seq, settings }) {
             `}
       </section>
     </div>
+    ${through &&
+    html`
+      <${Through}
+        key=${through.node}
+        ...${{ runId, seq, name: names.get(through.node), moved: model.moved.get(through.node), ...through }}
+        onClose=${() => setThrough(null)}
+      />
+    `}
     ${comparing &&
     html`
       <${Compare}
@@ -226,7 +237,7 @@ function temporalLink(settings, runId) {
 function Actions({ run, onChange }) {
   const server = useContext(Server);
   const [said, setSaid] = useState(null);
-  const [asking, setAsking] = useState(false);
+  const [asking, setAsking] = useState(null);
   const act = async (words, action) => {
     setSaid({ text: `${words}…` });
     try {
@@ -242,34 +253,61 @@ function Actions({ run, onChange }) {
   const { holdfast } = server;
   const id = run.run_id;
   const open = !ENDED.has(run.status);
+  // A flow inside another run goes with that.
+  const isInner = id.includes("/");
   const paused = run.status === "paused";
   const pause = () => act("Pause", () => holdfast.pause(id));
   const goOn = () => act("Continue", () => holdfast.continueRun(id));
+  const remove = () =>
+    act("Delete", async () => {
+      await holdfast.deleteRun(id);
+      // Lists lag behind.
+      server.gone.add(id);
+      location.hash = "#/runs";
+    });
+  const decided = { cancel: () => act("Cancel", () => holdfast.cancel(id)), delete: remove };
   const sure = (yes) => {
-    setAsking(false);
-    if (yes) act("Cancel", () => holdfast.cancel(id));
+    setAsking(null);
+    if (yes) decided[asking]();
   };
   return html`
     <div class="buttons">
       ${open && !paused && html`<button key="pause" onClick=${pause}>Pause</button>`}
       ${paused && html`<button key="continue" onClick=${goOn}>Continue</button>`}
-      ${open && html`<button key="cancel" class="no" onClick=${() => setAsking(true)}>Cancel…</button>`}
+      ${open && html`<button key="cancel" class="no" onClick=${() => setAsking("cancel")}>Cancel…</button>`}
+      ${!open && !isInner && html`<button key="delete" class="no" onClick=${() => setAsking("delete")}>Delete…</button>`}
     </div>
     <p role="status" class=${said?.wrong ? "problem" : said ? "notice" : "hidden"}>${said?.text}</p>
-    ${asking && html`<${Sure} onNo=${() => sure(false)} onYes=${() => sure(true)} />`}
+    ${asking && html`<${Sure} ...${QUESTIONS[asking]} onNo=${() => sure(false)} onYes=${() => sure(true)} />`}
   `;
 }
 
-function Sure({ onYes, onNo }) {
+/** What is asked before something that cannot be taken back. */
+const QUESTIONS = {
+  cancel: {
+    title: "Cancel this run?",
+    means: "It ends, and its open questions are closed. What it has done is kept.",
+    no: "Let it run",
+    yes: "Yes, cancel it",
+  },
+  delete: {
+    title: "Delete this run?",
+    means: "It is gone for good, with its checkpoints, its files and the runs inside it. Runs that were begun from it stay.",
+    no: "Keep it",
+    yes: "Yes, delete it",
+  },
+};
+
+function Sure({ title, means, no, yes, onYes, onNo }) {
   const dialog = useRef(null);
   useEffect(() => dialog.current.showModal(), []);
   return html`
     <dialog ref=${dialog} onCancel=${onNo} aria-labelledby="sure">
-      <h2 id="sure">Cancel this run?</h2>
-      <p>It ends, and its open questions are closed. What it has done is kept.</p>
+      <h2 id="sure">${title}</h2>
+      <p>${means}</p>
       <div class="buttons">
-        <button onClick=${onNo}>Let it run</button>
-        <button class="no" onClick=${onYes}>Yes, cancel it</button>
+        <button onClick=${onNo}>${no}</button>
+        <button class="no" onClick=${onYes}>${yes}</button>
       </div>
     </dialog>
   `;

@@ -3,7 +3,7 @@
 import { createContext, useContext, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { isTemporary } from "./client.js";
 
-/** `{holdfast, failed(error), reached()}`. */
+/** `{holdfast, failed(error), reached(), gone}`. `gone`: ids of runs that were deleted here. */
 export const Server = createContext(null);
 
 /**

@@ -50,7 +50,7 @@ async function whoClosed(holdfast, request) {
 }
 
 export function RunsView() {
-  const { holdfast, failed } = useContext(Server);
+  const { holdfast, failed, gone } = useContext(Server);
   const [filter, setFilter] = useState({ status: "", flow: "" });
   const first = useRefreshed(() => holdfast.listRuns({ ...filter, limit: 25 }), 5000, [filter.status, filter.flow]);
   const [more, setMore] = useState({ runs: [], cursor: null });
@@ -61,14 +61,15 @@ export function RunsView() {
   const next = () => holdfast.listRuns({ ...filter, limit: 25, cursor }).then(take, failed);
   const runs = [...new Map([...more.runs, ...(first.value?.runs ?? [])].map((run) => [run.run_id, run])).values()];
   runs.sort((one, other) => other.started_at.localeCompare(one.started_at));
+  const there = runs.filter((run) => !gone.has(run.run_id));
   return html`
     <h1 tabindex="-1">Runs</h1>
     <${Filters} filter=${filter} onFilter=${setFilter} />
     <${Import} />
     ${first.error && html`<p class="problem" role="alert">${first.error.message}</p>`}
-    <p class="hidden" role="status">${first.value ? `${runs.length} runs shown` : "Loading"}</p>
-    ${first.value && !runs.length && html`<p class="empty">No runs.</p>`}
-    <ul class="runs">${runs.map((run) => html`<${RunRow} key=${run.run_id} run=${run} />`)}</ul>
+    <p class="hidden" role="status">${first.value ? `${there.length} runs shown` : "Loading"}</p>
+    ${first.value && !there.length && html`<p class="empty">No runs.</p>`}
+    <ul class="runs">${there.map((run) => html`<${RunRow} key=${run.run_id} run=${run} />`)}</ul>
     ${cursor && html`<div class="buttons"><button onClick=${next}>More</button></div>`}
   `;
 }
@@ -77,29 +78,38 @@ export function RunsView() {
 function Import() {
   const server = useContext(Server);
   const [said, setSaid] = useState(null);
+  // An encrypted file, until its key is there.
+  const [locked, setLocked] = useState(null);
   const input = useRef(null);
-  const take = async () => {
-    const [file] = input.current.files;
-    if (!file) return;
+  const take = async (file, key) => {
     setSaid({ text: `Importing ${file.name}…` });
     try {
-      const { run_id: runId, notes = [] } = await server.holdfast.importRun(file);
+      const { run_id: runId, notes = [] } = await server.holdfast.importRun(file, { key });
+      setLocked(null);
       if (notes.length) setSaid({ notes, runId });
       else location.hash = `#/run/${encodeURIComponent(runId)}`;
     } catch (error) {
       server.failed(error);
-      setSaid({ text: `${file.name} was not imported: ${whyNot(error)}`, wrong: true });
+      setLocked(["export/locked", "export/wrong-key", "export/bad-key"].includes(error.code) ? file : null);
+      if (error.code === "export/locked") setSaid(null);
+      else setSaid({ text: `${file.name} was not imported: ${whyNot(error)}`, wrong: true });
     }
+  };
+  const open = (key) => take(locked, key);
+  const choose = () => {
+    const [file] = input.current.files;
+    if (file) take(file);
     // So that the same file can be chosen again.
     input.current.value = "";
   };
   return html`
     <div class="import">
       <button aria-describedby="import-means" onClick=${() => input.current.click()}>Import…</button>
-      <input ref=${input} type="file" accept=".json,.yaml,.yml" hidden aria-label="A downloaded checkpoint" onChange=${take} />
+      <input ref=${input} type="file" accept=".json,.yaml,.yml" hidden aria-label="A downloaded checkpoint" onChange=${choose} />
       <span class="quiet" id="import-means">A downloaded checkpoint becomes a run again: paused, until you let it go on.</span>
     </div>
-    <div role=${said?.wrong ? "alert" : "status"} class=${said?.wrong ? "problem" : said ? "notice" : "hidden"}>
+    ${locked && html`<${KeyForm} key=${locked.name} file=${locked} onKey=${open} onLeave=${() => setLocked(null)} />`}
+    <div role=${said?.wrong ? "alert" : "status"} class="import-said ${said?.wrong ? "problem" : said ? "notice" : "hidden"}">
       ${said?.text}
       ${said?.notes &&
       html`
@@ -110,9 +120,36 @@ function Import() {
   `;
 }
 
+function KeyForm({ file, onKey, onLeave }) {
+  const [text, setText] = useState("");
+  const field = useRef(null);
+  useEffect(() => field.current.focus(), []);
+  return html`
+    <form class="card" onSubmit=${(event) => (event.preventDefault(), onKey(text.trim()))}>
+      <div class="field">
+        <label for="import-key">The key of ${file.name}</label>
+        <input
+          id="import-key"
+          type="password"
+          autocomplete="off"
+          required
+          ref=${field}
+          value=${text}
+          onInput=${(event) => setText(event.target.value)}
+        />
+        <p class="quiet">It is encrypted. The key is sent with the file, and kept nowhere.</p>
+      </div>
+      <div class="buttons">
+        <button type="submit" class="yes">Open it</button>
+        <button type="button" onClick=${onLeave}>Leave it</button>
+      </div>
+    </form>
+  `;
+}
+
 function whyNot(error) {
   if (error.status === undefined) return "the server could not be reached";
-  return error.status === 413 ? `it is too large for this page (${error.message}); 'holdfast import' takes it` : error.message;
+  return error.message;
 }
 
 function Filters({ filter, onFilter }) {
