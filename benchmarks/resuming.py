@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Awaitable, Callable
 
 import yaml
 
@@ -31,7 +32,8 @@ async def resume() -> list[Line]:
     is left to do of one would be counted with the other.
 
     The bar is against a fresh start with a definition that is in memory already. Against one that is read and checked
-    from its text, as `holdfast run` and the API do for every start, it is told beside it.
+    from its text, as `holdfast run` and the API do for every start, it is told beside it; and so is what a fork takes,
+    from the latest checkpoint, which is read and planned for, and from the one before it, which is looked up.
     """
     flow = _marked()
     text = yaml.safe_dump(flow.model_dump(mode="json"), sort_keys=False)
@@ -39,21 +41,26 @@ async def resume() -> list[Line]:
         # The first round does not count.
         failed = [await _failed(on, flow) for _ in range(_ROUNDS + 1)]
         transitions = (await on.holdfast.latest_checkpoint(failed[0])).sequence_number
-        taken: dict[str, list[float]] = {"resume": [], "fresh": [], "fresh_from_text": []}
+        sides: dict[str, Callable[[str], Awaitable[str]]] = {
+            "resume": on.holdfast.resume,
+            "fresh": lambda _: on.holdfast.start(flow),
+            "fresh_from_text": lambda _: on.holdfast.start(read_flow(text)),
+            "fork": on.holdfast.fork,
+            "fork_at": lambda run_id: on.holdfast.fork(f"{run_id}@{transitions - 2}"),
+        }
+        taken: dict[str, list[float]] = {side: [] for side in sides}
         for run_id in failed:
-            begun = time.perf_counter()
-            resumed = await on.holdfast.resume(run_id)
-            taken["resume"].append(await BenchMark.first(resumed) - begun)
-            await _ended(on, resumed)
-            for side in ("fresh", "fresh_from_text"):
+            for side, begin in sides.items():
                 begun = time.perf_counter()
-                started = await on.holdfast.start(flow if side == "fresh" else read_flow(text))
+                started = await begin(run_id)
                 taken[side].append(await BenchMark.first(started) - begun)
                 await _ended(on, started)
     counted = {side: found[1:] for side, found in taken.items()}
     extra = {
         "transitions": transitions,
         "against_fresh_from_text": round(ratio(counted, "resume", "fresh_from_text"), 4),
+        "fork": round(ratio(counted, "fork", "fresh"), 4),
+        "fork_at": round(ratio(counted, "fork_at", "fresh"), 4),
         **times(counted),
     }
     return [Line("resume", ratio(counted, "resume", "fresh"), "x fresh start", "at most", 1.5, extra)]

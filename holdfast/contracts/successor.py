@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from holdfast.checkpoints.models import LIBRARY_VERSION, CheckpointRecord
 from holdfast.checkpoints.resuming import ResumePlan, plan_resume
 from holdfast.contracts.calls import FlowStart, RunConfig, Wire
-from holdfast.flows.ids import root_of
+from holdfast.flows.ids import root_of, split_checkpoint_id
 from holdfast.flows.spec import FlowSpec
 
 _LARGEST = 256 * 1024
@@ -48,9 +48,20 @@ class Successor(Wire):
     shown: Shown
     plan: ResumePlan
     sha256: str
+    flow_sha256: str
 
     def fits(self, argument: bytes) -> bool:
-        return self.library == LIBRARY_VERSION and hashlib.sha256(argument).hexdigest() == self.sha256
+        return self.library == LIBRARY_VERSION and _digest(argument) == self.sha256
+
+    def serves(self, seq: int | None, flow: FlowSpec | None) -> bool:
+        """Whether it is for this checkpoint (None: the latest), and the definition given, if any, is the one it has."""
+        if seq is not None and seq != split_checkpoint_id(self.checkpoint_id)[1]:
+            return False
+        return flow is None or _digest(to_json(flow)) == self.flow_sha256
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def successor_of(
@@ -72,7 +83,8 @@ def successor_of(
         family=family,
         shown=shown(flow),
         plan=plan,
-        sha256=hashlib.sha256(argument).hexdigest(),
+        sha256=_digest(argument),
+        flow_sha256=_digest(to_json(flow)),
     )
     return head, argument
 

@@ -83,6 +83,7 @@ class CarriedFiles:
 
 
 def _refused(why: str) -> InvalidExportError:
-    return InvalidExportError(
-        "export/files", why, "export where the store can be reached, or with '--no-files', and bring the files yourself"
+    remedy = (
+        "export where the store can be reached, or without files ('--no-files', 'files=false') and bring them yourself"
     )
+    return InvalidExportError("export/files", why, remedy)

@@ -121,8 +121,14 @@ class RunReader:
 
     async def at(self, run_id: str, seq: int, known: WorkflowExecutionDescription | None = None) -> dict[str, Any]:
         """The checkpoint after transition `seq`."""
-        if (known or await self.describe(run_id)).status == WorkflowExecutionStatus.RUNNING:
+        known = known or await self.describe(run_id)
+        if known.status == WorkflowExecutionStatus.RUNNING:
             return await self._asked(run_id, seq)
+        # Often it is the last one, by its name: that needs no replay.
+        with contextlib.suppress(*_DAMAGED):
+            found = await self._at_rest(known)
+            if found is not None and unseal_record(found).sequence_number == seq:
+                return found
         return await self._rebuilt(run_id, seq)
 
     async def as_of(self, run_id: str, moment: datetime) -> CheckpointRecord:

@@ -64,7 +64,8 @@ class Changes:
 
     @property
     def are_none(self) -> bool:
-        return self.flow is None and self.input_data is None and not (self.edits or self.rerun or self.keep)
+        """But for the definition, which may be given and be the one that the run had."""
+        return self.input_data is None and not (self.edits or self.rerun or self.keep)
 
 
 @dataclass(frozen=True)
@@ -102,15 +103,14 @@ class Traveller:
     ) -> NewRun:
         """Takes the place of a run that has ended. AlreadyResumedError names the run that has done so before."""
         changes = changes or Changes()
-        closing: HistoryEvent | None = None
-        if isinstance(checkpoint, str) and split_checkpoint_id(checkpoint)[1] is None:
-            # Mostly it is a run that failed, which has left everything in its last event.
-            closing = await self._reader.closing(checkpoint)
-        if closing is not None and changes.are_none and (left := await self._reader.successor(closing)) is not None:
+        # Mostly it is a run that failed, which has left everything in its last event.
+        run, seq = split_checkpoint_id(checkpoint) if isinstance(checkpoint, str) else (None, None)
+        closing = await self._reader.closing(run) if run is not None else None
+        left = await self._reader.successor(closing) if closing is not None and changes.are_none else None
+        if run is not None and left is not None and left[0].serves(seq, changes.flow):
             head, argument = left
-            old = split_checkpoint_id(head.checkpoint_id)[0]
-            origin = Origin(how="resume", checkpoint_id=head.checkpoint_id, family=head.family or old, key=key)
-            return await self._begin(_unread(argument), head.shown, head.plan, successor(old), origin)
+            origin = Origin(how="resume", checkpoint_id=head.checkpoint_id, family=head.family or run, key=key)
+            return await self._begin(_unread(argument), head.shown, head.plan, successor(run), origin)
         source = await self._source(checkpoint, resume=True, closing=closing)
         start = _start(source, changes)
         old = source.record.run_id
@@ -189,7 +189,7 @@ class Traveller:
         run, seq = split_checkpoint_id(checkpoint)
         left = await self._reader.left_behind(closing) if closing is not None else None
         ended = left is not None
-        if left is not None:
+        if left is not None and seq in (None, left[0].sequence_number):
             record, start = left
         else:
             known, start = await asyncio.gather(self._reader.describe(run), started_with(self._client, run))

@@ -25,6 +25,7 @@ from holdfast import (
 )
 from holdfast.activities.registry import Registry
 from holdfast.flows.reading import flow_from_data
+from holdfast.flows.spec import NodeSpec
 from holdfast.starter import embedded
 from holdfast.worker import running_worker
 from tests.integration.conftest import Bench
@@ -306,17 +307,25 @@ async def test_a_resume_without_changes_reads_no_checkpoint_and_one_with_changes
 
     await bench.worker([Work])
     BROKEN.add("b")
-    runs = [await bench.start(FLOW) for _ in range(2)]
+    runs = [await bench.start(FLOW) for _ in range(3)]
     for run_id in runs:
         with pytest.raises(FlowFailedError):
             await bench.client.result(run_id)
+    last = (await bench.client.latest_checkpoint(runs[2])).id
     BROKEN.clear()
+    flow = read_flow(FLOW)
+    changed = flow.model_copy(update={"nodes": [*flow.nodes, NodeSpec(id="more", type="Work")]})
     monkeypatch.setattr("holdfast.starter.reader.RunReader.left_behind", refuse)
-    with pytest.raises(AssertionError, match="was read"):
-        await bench.client.resume(runs[0], edits={"a:output.by": "hand"})
-    resumed = await bench.client.result(await bench.client.resume(runs[1]))
+    changes: list[dict[str, Any]] = [{"edits": {"a:output.by": "hand"}}, {"flow": changed}, {"input_data": {}}]
+    for different in changes:
+        with pytest.raises(AssertionError, match="was read"):
+            await bench.client.resume(runs[0], **different)
+    # The last one by its name, with the definition that the run had: what the library does.
+    resumed = [await bench.client.resume(runs[1]), await bench.client.resume(last, flow=flow)]
+    results = [await bench.client.result(run_id) for run_id in resumed]
 
-    assert resumed.output["end"]["output"] == "c and side"
+    assert resumed == [f"{runs[1]}~2", f"{runs[2]}~2"]
+    assert [result.output["end"]["output"] for result in results] == ["c and side"] * 2
 
 
 @pytest.mark.req("FL-2")

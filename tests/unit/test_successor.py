@@ -58,6 +58,21 @@ def test_a_changed_argument_or_another_version_does_not_fit() -> None:
 
 
 @pytest.mark.req("FL-2")
+def test_it_serves_the_last_checkpoint_and_the_definition_the_run_had() -> None:
+    found = left(failed())
+    assert found is not None
+    head, argument = found
+    same = FlowStart.model_validate(from_json(argument)).flow
+    other = read_flow("id: f\nname: A flow\nnodes: {a: {type: Work}, b: {type: Other, depends: a}}")
+
+    assert head.serves(None, None)
+    assert head.serves(5, FLOW)
+    assert head.serves(5, same)
+    assert not head.serves(4, None)
+    assert not head.serves(None, other)
+
+
+@pytest.mark.req("FL-2")
 @pytest.mark.parametrize("state", [{"child_run_id": "r/b"}, {"children": {"r/b/0": {"status": "running"}}}])
 def test_where_other_runs_have_to_be_asked_nothing_is_left(state: dict[str, Any]) -> None:
     assert left(failed(**state)) is None

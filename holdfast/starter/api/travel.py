@@ -127,14 +127,17 @@ async def export_run(
     checkpoint_id: str | None = None,
     made_for: Annotated[str | None, Query(alias="for")] = None,
     format: Literal["json", "yaml"] = "json",  # noqa: A002
+    files: bool = True,
     holdfast_export_key: Passphrase = None,
 ) -> Response:
-    """A checkpoint as a file for `POST /imports`, here or elsewhere.
+    """A checkpoint as a file for `POST /imports`, here or elsewhere, with the files of its agents unless they are not
+    wanted.
 
     Without a key it has everything in clear: keep it safe.
     """
     key = _key(holdfast_export_key)
-    bundle = await export(client, _checkpoint(run_id, Resume(checkpoint_id=checkpoint_id)), made_for)
+    checkpoint = _checkpoint(run_id, Resume(checkpoint_id=checkpoint_id))
+    bundle = await export(client, checkpoint, made_for, files=files)
     headers = {"Content-Disposition": _attachment(f"{bundle.checkpoint.id.replace('/', '_')}.{format}")}
     text = await asyncio.to_thread(bundle_text, bundle, format, key=key)
     return Response(text, media_type=f"application/{format}", headers=headers)
