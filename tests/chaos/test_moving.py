@@ -5,7 +5,9 @@ never moved. A file that is not what was exported, or not meant for here, is nam
 """
 
 import asyncio
+import base64
 import json
+import os
 from collections import Counter
 from collections.abc import Generator
 from datetime import timedelta
@@ -19,6 +21,7 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.service import RPCError
 
 from holdfast import FlowCheckpoint, HoldfastClient, RunConfig
+from holdfast.codecs.keys import UnknownKeyError
 from holdfast.contracts.people import HumanAnswer
 from holdfast.flows.reading import read_flow
 from holdfast.starter import embedded
@@ -193,11 +196,20 @@ def done_in(checkpoint: FlowCheckpoint) -> set[str]:
 
 @pytest.mark.req("DM-10", "FL-2", "FL-7")
 async def test_a_run_in_the_middle_of_everything_goes_on_elsewhere(
-    temporal: embedded.Running, second: embedded.Running, stage: Stage, models: Path, tmp_path: Path
+    temporal: embedded.Running,
+    second: embedded.Running,
+    stage: Stage,
+    models: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = Home(temporal.address, await HoldfastClient.connect(temporal.address, None, stage.queue))
-    there = await furnished(second.address, "elsewhere", stage.queue)
     worker = stage.start_worker(here.address, "--load", TOOLS)
+    at_home = {name: os.environ[name] for name in ("HOLDFAST_KEYS", "HOLDFAST_BLOBS")}
+    # From here on everything that is started belongs there, where nothing of this is known.
+    monkeypatch.setenv("HOLDFAST_KEYS", f"elsewhere:{base64.b64encode(os.urandom(32)).decode()}")
+    monkeypatch.setenv("HOLDFAST_BLOBS", str(tmp_path / "blobs"))
+    there = await furnished(second.address, "elsewhere", stage.queue)
     successor = stage.start_worker(there.address, "--namespace", there.namespace, "--load", TOOLS)
     await asyncio.gather(worker.ready(), successor.ready())
     whole = await here.client.start(FLOW, INPUT)
@@ -208,9 +220,8 @@ async def test_a_run_in_the_middle_of_everything_goes_on_elsewhere(
     (tmp_path / "key").write_text(KEY)
     commands = Commands(tmp_path / "commands")
     locked = ["--key-file", str(tmp_path / "key")]
-    await commands.run(
-        "export", run, "run.json", "--for", there.namespace, "--encrypt", *locked, "--address", here.address
-    )
+    export_to = ["export", run, "run.json", "--for", there.namespace, "--encrypt", *locked]
+    await commands.run(*export_to, "--address", here.address, code=0, **at_home)
     await here.client.temporal.get_workflow_handle(run).terminate("it has moved")
     worker.kill()
     stage.release()
@@ -230,6 +241,11 @@ async def test_a_run_in_the_middle_of_everything_goes_on_elsewhere(
     asked = await question(there.client, new)
     output = await answered(there.client, new)
     ran = keys(stage, models, run)
+    for name, value in at_home.items():
+        monkeypatch.setenv(name, value)
+    with_old_keys = await HoldfastClient.connect(there.address, there.namespace, stage.queue)
+    with pytest.raises(UnknownKeyError, match="'elsewhere'"):
+        await with_old_keys.latest_checkpoint(new)
 
     assert f"holdfast continue {new}" in brought.output
     assert str(INPUT["subject"]) not in (commands.folder / "run.json").read_text()

@@ -2,11 +2,12 @@
 
 import sqlite3
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from holdfast import (
@@ -24,6 +25,8 @@ from holdfast import (
     read_flow,
 )
 from holdfast.activities.registry import Registry
+from holdfast.contracts import names
+from holdfast.contracts.calls import FlowStart
 from holdfast.flows.reading import flow_from_data
 from holdfast.flows.spec import NodeSpec
 from holdfast.starter import embedded
@@ -174,14 +177,26 @@ async def test_an_invalid_checkpoint_is_refused_and_nothing_is_started(bench: Be
 
 
 @pytest.mark.req("FL-2", "RT-1")
-async def test_a_terminated_run_is_read_and_resumed_from_its_history(bench: Bench) -> None:
+@pytest.mark.parametrize("ended", ["terminated", "timed out"])
+async def test_a_run_that_was_ended_from_outside_is_read_and_resumed_from_its_history(bench: Bench, ended: str) -> None:
     await bench.worker([Work])
-    run_id = await bench.start("id: f\nnodes:\n  a: {type: Work}\n  wait: {type: delay, seconds: 1h, depends: a}")
+    flow = read_flow("id: f\nnodes:\n  a: {type: Work}\n  wait: {type: delay, seconds: 1h, depends: a}")
+    run_id = f"ended-{bench.task_queue}"
+    handle = await bench.client.temporal.start_workflow(
+        names.FLOW_RUN,
+        FlowStart(flow=flow),
+        id=run_id,
+        task_queue=bench.task_queue,
+        run_timeout=timedelta(seconds=2) if ended == "timed out" else None,
+    )
     while not EXECUTIONS:
         await bench.client.get_run(run_id)
     while not (await bench.client.latest_checkpoint(run_id)).completed_node_ids:
         pass
-    await bench.client.temporal.get_workflow_handle(run_id).terminate()
+    if ended == "terminated":
+        await handle.terminate()
+    with pytest.raises(WorkflowFailureError):
+        await handle.result()
     checkpoint = await bench.client.latest_checkpoint(run_id)
     resumed = await bench.client.resume(run_id)
 
