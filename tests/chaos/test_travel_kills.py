@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import CheckpointStore, FlowFailedError, HoldfastClient, RunConfig
+from holdfast import CheckpointStore, FlowFailedError, HoldfastClient, RunConfig, read_file
 from holdfast.flows.reading import read_flow
 from holdfast.starter import embedded
 from holdfast.starter.bundles import read_bundle, write_bundle
@@ -363,6 +363,71 @@ async def test_a_clean_up_that_is_killed_and_given_again_leaves_nothing_behind_a
     assert again.output == "0 runs and 0 orphans (0 executions) deleted; 1 have not ended and stay\n"
     for heap in (whole, *heaps):
         await heap.close()
+
+
+FILED = read_flow("""
+id: filed
+nodes:
+  clerk:
+    type: agent
+    prompt: go
+    file_store: {type: local, path: clerk}
+    ask_before: never
+    llm:
+      provider: scripted
+      model: m
+      replies: [{tool_calls: [{name: write_file, arguments: {path: a.txt, content: one}}]}, done]
+""")
+
+
+def _at_each_end(points: Sequence[str], changing: str) -> list[str]:
+    found = [point for point in points if point.split()[1] == changing]
+    return [*found[:1], *found[-1:]]
+
+
+@pytest.mark.req("FS-1", "FL-9")
+async def test_a_deletion_that_is_killed_and_given_again_takes_files_only_when_nobody_is_left_to_read_them(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = scene.stage.root / "home" / "files"
+    monkeypatch.setenv("HOLDFAST_FILES", str(files))
+
+    async def family() -> tuple[str, str, dict[str, Any]]:
+        """A run, one that was forked from it and has its output, and the file that both refer to."""
+        run = await scene.client.start(FILED)
+        await scene.client.result(run)
+        fork = await scene.client.fork(run)
+        result = await scene.client.result(fork)
+        await scene.relatives(run, 1)
+        return run, fork, result.output["clerk"]["output"]["files"]["a.txt"]
+
+    def left_of(*runs: str) -> list[str]:
+        return [str(path) for path in files.rglob("*") if path.is_file() and any(run in str(path) for run in runs)]
+
+    run, fork, _ = await family()
+    passed = [await scene.commands.run("delete", name) for name in (run, fork)]
+    points = [_at_each_end(done.points, "fsync") + _at_each_end(done.points, DELETE) for done in passed]
+    readable: list[bytes] = []
+
+    async def case(first: str | None, second: str | None) -> list[str]:
+        run, fork, entry = await family()
+        for name, kill in ((run, first), (fork, second)):
+            if kill is not None:
+                await scene.commands.run("delete", name, kill=kill)
+            # Killed after its last step, it has nothing left to do.
+            await scene.commands.run("delete", name, code=None)
+            if name == run:
+                readable.append(await asyncio.to_thread(read_file, entry))
+        return left_of(run, fork)
+
+    cases = [*((point, None) for point in points[0]), *((None, point) for point in points[1])]
+    left = await asyncio.gather(*(case(*kills) for kills in cases))
+
+    # Leaving the files to the family is brought to the disk before the run goes.
+    assert [point.split()[1] for point in points[0]] == ["fsync", "fsync", DELETE, DELETE]
+    assert left_of(run, fork) == []
+    assert left == [[]] * len(cases)
+    assert readable == [b"one"] * len(cases)
 
 
 @pytest.mark.req("RT-7", "FL-2")
