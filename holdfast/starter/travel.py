@@ -5,9 +5,10 @@ two who try it at once Temporal lets one win. A *fork* goes its own way beside t
 """
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -41,7 +42,7 @@ from holdfast.starter.errors import (
 )
 from holdfast.starter.reader import RunReader
 from holdfast.starter.rebuild import started_with
-from holdfast.starter.starting import Origin, start_run
+from holdfast.starter.starting import FAMILY, Origin, start_run
 
 _KEYS = uuid.UUID("1d2f8a64-3a5b-5d0e-8c57-5b0c3f1c9e02")
 
@@ -144,7 +145,8 @@ class Traveller:
         return _start(await self._source(checkpoint), changes or Changes()).plan or ResumePlan()
 
     async def start_from(self, source: Source, run_id: str, *, key: str, paused: bool, changes: Changes) -> NewRun:
-        """A run from a checkpoint that came from elsewhere. The same again is the same run."""
+        """A run from a checkpoint that came from elsewhere, or from here. The same again is the same run."""
+        source = replace(source, family=await self._family(source.record.run_id))
         start = _start(source, changes)
         start.paused = paused
         start.key_base = _key_base(source)
@@ -175,6 +177,12 @@ class Traveller:
     def _origin(self, how: Any, source: Source, key: str | None) -> Origin:
         record = source.record
         return Origin(how=how, checkpoint_id=record.id, family=source.family or record.run_id, key=key)
+
+    async def _family(self, run_id: str) -> str | None:
+        """That of a run that may be here or not."""
+        with contextlib.suppress(RunNotFoundError):
+            return (await self._reader.describe(run_id)).typed_search_attributes.get(FAMILY)
+        return None
 
     async def _taken(self, run_id: str) -> Origin | None:
         """Where the run that has this id comes from; None when it comes from no other."""

@@ -22,6 +22,7 @@ from holdfast import (
 from holdfast.checkpoints.editing import EditError
 from holdfast.contracts.people import HumanAnswer
 from holdfast.starter.errors import AlreadyResumedError, InnerRunError, NoSuchNodeError
+from holdfast.starter.moving import export, import_bundle
 from tests.integration import agent_tools
 from tests.integration.conftest import Bench
 
@@ -321,9 +322,10 @@ async def test_the_family_of_a_run_is_a_tree(bench: Bench) -> None:
     await bench.client.result(fork)
     again = await bench.client.rerun(fork, "c")
     await bench.client.result(again)
+    brought = await import_bundle(bench.client, await export(bench.client, fork), paused=False)
     while True:
         (root,) = await bench.client.tree(again)
-        if str(root).count("run_id=") == 4:
+        if str(root).count("run_id=") == 5:
             break
         await asyncio.sleep(0.1)
 
@@ -332,4 +334,4 @@ async def test_the_family_of_a_run_is_a_tree(bench: Bench) -> None:
     assert (first.run_id, first.how) == (resumed, "resume")
     (second,) = first.children
     assert (second.run_id, second.how, second.parent_checkpoint_id) == (fork, "fork", f"{resumed}@14")
-    assert [(entry.run_id, entry.how) for entry in second.children] == [(again, "rerun")]
+    assert [(entry.run_id, entry.how) for entry in second.children] == [(again, "rerun"), (brought.run_id, "import")]
