@@ -14,6 +14,7 @@ from holdfast.checkpoints.serial import checksum, plain_yaml, seal, unseal_recor
 from holdfast.checkpoints.validation import InvalidCheckpointError
 from holdfast.flows.shapes import is_array, is_object
 from holdfast.flows.spec import FlowSpec
+from holdfast.starter.bundle_files import InvalidExportError
 from holdfast.starter.bundles import FORMAT, Bundle, ExportKey, Source, bundle_from_text, read_bundle
 from holdfast.starter.carried_files import CarriedFiles
 from holdfast.starter.client import HoldfastClient
@@ -81,7 +82,7 @@ async def import_file(
     if bare is None:
         bundle = read_bundle(path, key=key, namespace=client.temporal.namespace)
         return await import_bundle(client, bundle, flow=flow, paused=paused, run_id=run_id), []
-    return await import_checkpoint(client, bare, flow=flow, paused=paused, run_id=run_id)
+    return await import_checkpoint(client, bare, flow=flow, key=key, paused=paused, run_id=run_id)
 
 
 async def import_text(
@@ -94,9 +95,19 @@ async def import_text(
 
 
 async def import_checkpoint(
-    client: HoldfastClient, data: Any, *, flow: FlowSpec | None, paused: bool = True, run_id: str | None = None
+    client: HoldfastClient,
+    data: Any,
+    *,
+    flow: FlowSpec | None,
+    key: ExportKey | None = None,
+    paused: bool = True,
+    run_id: str | None = None,
 ) -> tuple[NewRun, list[str]]:
     """A checkpoint without the flow it belongs to, ours or Dynamiq's, and what of it is not carried."""
+    if key is not None:
+        # As with an export in clear: who gives a key believes only what was encrypted with it.
+        why = "a bare checkpoint is not encrypted, and a key was given"
+        raise InvalidExportError("export/not-locked", why, "to believe it all the same, give none")
     if flow is None:
         raise NoDefinitionError(str(data.get("run_id", "?")))
     if _has_hidden(data):

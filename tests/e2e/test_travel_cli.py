@@ -302,15 +302,21 @@ def test_large_values_go_apart_and_bare_checkpoints_and_dynamiqs_are_taken(holdf
     holdfast.write("bare.json", bare)
     holdfast.write("shown.json", shown)
     holdfast("export", "heavy", "heavy.json", "--blobs", "blobs")
-    heavy, went_on, no_flow, hidden, theirs, missing = together(
+    heavy, went_on, no_flow, hidden, theirs, missing, in_clear = together(
         lambda: holdfast.data("import", "heavy.json", "--run"),
         lambda: holdfast.data("import", "bare.json", "--flow", f"{letter}.yaml", "--run"),
         lambda: holdfast("import", "bare.json", check=2).stderr,
         lambda: holdfast("import", "shown.json", "--flow", f"{letter}.yaml", check=2).stderr,
         lambda: holdfast.data("import", dynamiq, "--flow", orders, "--run", "--id", "orders-here"),
         lambda: holdfast("import", "missing.json", check=2).stderr,
+        lambda: (
+            holdfast(
+                "import", "bare.json", "--flow", f"{letter}.yaml", check=2, HOLDFAST_EXPORT_KEY="open sesame"
+            ).stderr
+        ),
     )
 
+    assert in_clear.startswith("[export/not-locked] a bare checkpoint is not encrypted")
     assert (holdfast.folder / "heavy.json").stat().st_size < len(large)
     assert len(list((holdfast.folder / "blobs").iterdir())) == 1
     assert heavy["output"]["send"]["output"] == large

@@ -191,12 +191,8 @@ async def import_run(
     bare = await asyncio.to_thread(_bare, body)
     if bare is None:
         return _started(await import_text(client, body, key=key, paused=not run), response)
-    if key is not None:
-        raise InvalidExportError(
-            "export/not-locked", "a bare checkpoint is not encrypted, and a key was given", "give none"
-        )
     flow = request.app.state.flows.chosen(bare.flow, bare.definition)
-    new, notes = await import_checkpoint(client, bare.checkpoint, flow=flow, paused=not run)
+    new, notes = await import_checkpoint(client, bare.checkpoint, flow=flow, key=key, paused=not run)
     return _started(new, response, notes)
 
 
