@@ -292,7 +292,7 @@ const QUESTIONS = {
   },
   delete: {
     title: "Delete this run?",
-    means: "It is gone for good, with its checkpoints, its files and the runs inside it. Runs that were begun from it stay.",
+    means: "It is gone for good, with its checkpoints, its files and the runs inside it. Runs that were begun from it stay, with all they need.",
     no: "Keep it",
     yes: "Yes, delete it",
   },
