@@ -7,6 +7,8 @@ it into their own stores, and `read_file` reads it.
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from holdfast.checkpoints import values
 from holdfast.checkpoints.models import CheckpointRecord, NodeRecord, RunnableStatus
 from holdfast.codecs.faults import BAD_SETTINGS, WORTH_WAITING
@@ -20,6 +22,7 @@ from holdfast.starter.bundle_files import InvalidExportError
 LARGEST = 256 * 2**20
 """All files of an export together. It is made in memory."""
 _INSIDE = {"type": "memory"}
+_OUTSIDE = ("local", "s3")
 
 
 class CarriedFiles:
@@ -47,7 +50,7 @@ class CarriedFiles:
     async def _inside(self, state: dict[str, Any]) -> dict[str, Any]:
         inside = await self._value(state)
         place = inside.get("files_of")
-        if not place or place["store"] == _INSIDE:
+        if not place or place["store"]["type"] not in _OUTSIDE:
             return inside
         registry = {
             path: await self._content(path, entry, place["store"]) for path, entry in state["file_store"].items()
@@ -55,7 +58,7 @@ class CarriedFiles:
         return {**inside, "file_store": registry, "files_of": {**place, "store": _INSIDE}}
 
     async def _value(self, value: Any, name: str = "") -> Any:
-        if is_reference(value) and value["store"] != _INSIDE:
+        if is_reference(value) and value["store"].get("type") in _OUTSIDE and "key" in value:
             return {**await self._content(name, value, value["store"]), "store": _INSIDE}
         if is_object(value):
             return {key: await self._value(item, key) for key, item in value.items()}
@@ -78,7 +81,7 @@ class CarriedFiles:
     async def _load(self, path: str, entry: Mapping[str, Any], store: Mapping[str, Any]) -> bytes:
         try:
             return await load(await self._stores.open(FileStoreParams.model_validate(store)), path, entry)
-        except (LostFileError, ImportError, *BAD_SETTINGS, *WORTH_WAITING) as error:
+        except (LostFileError, ValidationError, ImportError, *BAD_SETTINGS, *WORTH_WAITING) as error:
             raise _refused(f"the file {path!r} cannot be read in its store ({store['type']}): {error}") from error
 
 

@@ -127,7 +127,8 @@ class RunReader:
         # Often it is the last one, by its name: that needs no replay.
         with contextlib.suppress(*_DAMAGED):
             found = await self._at_rest(known)
-            if found is not None and unseal_record(found).sequence_number == seq:
+            if found is not None and found.get("sequence_number") == seq:
+                unseal_record(found)
                 return found
         return await self._rebuilt(run_id, seq)
 

@@ -58,7 +58,8 @@ async def test_a_finished_nodes_output_and_an_unfinished_ones_state_get_their_fi
 
 
 async def test_a_checkpoint_without_files_asks_no_store(tmp_path: Path) -> None:
-    given = record(done=node(RunnableStatus.SUCCESS, output_data={"store": {"type": "shop"}, "list": [1, {"a": None}]}))
+    lookalike = {"store": {"type": "shop"}, "sha256": "", "list": [1, {"a": None}]}
+    given = record(done=node(RunnableStatus.SUCCESS, output_data=lookalike))
 
     assert await CarriedFiles(FileStores(tmp_path, nowhere)).put_into(given) == given
 
@@ -80,6 +81,9 @@ async def test_what_cannot_be_carried_is_named(tmp_path: Path) -> None:
         gone
     )
     assert "the base_url of connection 'papers' is no bucket" in await said(away)
+    assert "the file 'big.bin' cannot be read in its store (s3)" in await said(
+        {**large, "store": {"type": "s3", "x": 1}}
+    )
 
 
 async def test_a_file_that_is_referred_to_often_is_read_and_counted_once(tmp_path: Path) -> None:
