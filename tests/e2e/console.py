@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Playwright, Request, ViewportSize
 
 from holdfast.starter import embedded
@@ -21,6 +22,15 @@ CHROMIUM = shutil.which("chromium")
 PHONE: ViewportSize = {"width": 390, "height": 844}
 DESK: ViewportSize = {"width": 1200, "height": 900}
 PATIENCE = 20_000
+
+on_every_screen = pytest.mark.parametrize(
+    ("name", "context"),
+    [
+        ("light", {"color_scheme": "light"}),
+        ("dark", {"color_scheme": "dark"}),
+        ("phone", {"viewport": PHONE, "is_mobile": True, "has_touch": True}),
+    ],
+)
 
 
 def slow(seconds: float) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Playwright, expect
 
-from tests.e2e.console import CHROMIUM, PATIENCE, PHONE, Stack, Visitors, card, shot, slow, tab_to, until
+from tests.e2e.console import CHROMIUM, PATIENCE, Stack, Visitors, card, on_every_screen, shot, slow, tab_to, until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
@@ -496,14 +496,7 @@ def _many(flow_id: str) -> str:
 
 
 @pytest.mark.req("RT-5", "RT-6")
-@pytest.mark.parametrize(
-    ("name", "context"),
-    [
-        ("light", {"color_scheme": "light"}),
-        ("dark", {"color_scheme": "dark"}),
-        ("phone", {"viewport": PHONE, "is_mobile": True, "has_touch": True}),
-    ],
-)
+@on_every_screen
 def test_inbox_and_run_fit_the_screen(
     stack: Stack, visitors: Visitors, shots: Path, name: str, context: dict[str, Any]
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import FilePayload, Locator, Page, expect
 
 from tests.e2e import test_console_travel
-from tests.e2e.console import CHROMIUM, PHONE, Stack, Visitors, shot, tab_to, until
+from tests.e2e.console import CHROMIUM, Stack, Visitors, on_every_screen, shot, tab_to, until
 from tests.e2e.test_console_travel import arrived, banner, dialog, done, moment, status
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
@@ -318,14 +318,7 @@ def test_the_browser_client_imports_a_checkpoint_with_its_flow(stack: Stack, vis
 
 
 @pytest.mark.req("RT-6")
-@pytest.mark.parametrize(
-    ("name", "context"),
-    [
-        ("light", {"color_scheme": "light"}),
-        ("dark", {"color_scheme": "dark"}),
-        ("phone", {"viewport": PHONE, "is_mobile": True, "has_touch": True}),
-    ],
-)
+@on_every_screen
 def test_history_input_and_deletion_fit_the_screen(
     stack: Stack, visitors: Visitors, shots: Path, name: str, context: dict[str, Any]
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, Playwright, expect
 
-from tests.e2e.console import CHROMIUM, PHONE, Stack, Visitors, shot, slow, tab_to, until
+from tests.e2e.console import CHROMIUM, Stack, Visitors, on_every_screen, shot, slow, tab_to, until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
@@ -549,14 +549,7 @@ def test_a_moment_is_picked_and_a_fork_started_with_the_keyboard_alone(stack: St
 
 
 @pytest.mark.req("RT-6")
-@pytest.mark.parametrize(
-    ("name", "context"),
-    [
-        ("light", {"color_scheme": "light"}),
-        ("dark", {"color_scheme": "dark"}),
-        ("phone", {"viewport": PHONE, "is_mobile": True, "has_touch": True}),
-    ],
-)
+@on_every_screen
 def test_time_travel_fits_the_screen(
     stack: Stack, visitors: Visitors, shots: Path, name: str, context: dict[str, Any]
 ) -> None:
