@@ -250,6 +250,34 @@ async def mapped_in_batches(client: HoldfastClient, home: Path) -> str:
     return await _run(client, home, flow, given={"items": [1, 2, 4, 5, 8]})
 
 
+async def batches_resumed(client: HoldfastClient, home: Path) -> str:
+    """Agents in batches that failed in their third loop, and go on there in other batches."""
+    flow = """
+id: batches-resumed
+nodes:
+  each:
+    type: map
+    items: $.items
+    inline_limit: 1
+    batch_size: 2
+    max_workers: 2
+    node: {id: reader, type: agent, max_loops: 2, llm: LLM, tools: [TOOL]}
+"""
+    replies = f"[{_CALLS}, {_CALLS.replace('1', '3')}, done]"
+    tool = "{id: look, type: python, code: 'def run(x): return x[\"n\"]', input_schema: {type: object}}"
+    flow = flow.replace("LLM", f"{{model: m, provider: scripted, replies: {replies}}}").replace("TOOL", tool)
+    run_id = await _run(client, home, flow, given={"items": ["a", "b", "c"]})
+    async with running_worker(client.temporal, task_queue=QUEUE, registry=_registry(), cache=home / "cache.db"):
+        again = await client.resume(run_id, flow=read_flow(flow.replace("max_loops: 2", "max_loops: 5")))
+        await client.result(again)
+        return again
+
+
+async def batch_resumed(client: HoldfastClient, home: Path) -> str:
+    """One of those other batches: a run that begins in the middle of its items."""
+    return f"{await batches_resumed(client, home)}/each[0-1]"
+
+
 async def nested(client: HoldfastClient, home: Path) -> str:
     inner = "{id: inner, nodes: {a: {type: Step}, b: {type: Step, depends: a, fail_attempts: 1}}}"
     flow = f"id: outer\nnodes:\n  sub: {{type: flow, flow: {inner}, error_handling: {{max_retries: 1}}}}"
@@ -359,6 +387,8 @@ STORIES: list[Story] = [
     fallback,
     mapped,
     mapped_in_batches,
+    batches_resumed,
+    batch_resumed,
     nested,
     orchestrated,
     people,
