@@ -3,7 +3,7 @@
 For workers, and for whoever deletes a run's files. The store whose contents are in the checkpoint needs none of this.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -72,11 +72,19 @@ class FileStores:
             count += await delete_prefix(await self.open(params), prefix_of(namespace, run_id))
         return count
 
-    async def leave_to(self, family: str, flow: FlowSpec, namespace: str, run_id: str) -> None:
-        """Notes in its stores that a run goes and its files stay, because others of its family may refer to them."""
-        own = prefix_of(namespace, run_id).rpartition("/")[2]
+    async def leave_to(self, family: str, flow: FlowSpec, namespace: str, run_id: str, others: Collection[str]) -> bool:
+        """Notes in its stores that a run goes and its files stay, because others of its family may refer to them.
+
+        False when all of these others have left such a note as well: of two who go at once, one is the last.
+        """
+        notes = _left_to(namespace, family)
+        stay = False
         for params in stores_of(flow):
-            await (await self.open(params)).put(f"{_left_to(namespace, family)}/{own}", b"")
+            blobs = await self.open(params)
+            await blobs.put(f"{notes}/{_own(namespace, run_id)}", b"")
+            gone = {blob.name.rpartition("/")[2] async for blob in blobs.find(f"{notes}/")}
+            stay = stay or any(_own(namespace, other) not in gone for other in others)
+        return stay
 
     async def delete_left_to(self, family: str, flow: FlowSpec, namespace: str) -> int:
         """Deletes what was left to a family of which the last one goes; how many objects."""
@@ -93,6 +101,10 @@ def _left_to(namespace: str, family: str) -> str:
     # No run's prefix has such a mark in it: there it would be quoted.
     space, first = prefix_of(namespace, family).split("/")
     return f"{space}/={first}"
+
+
+def _own(namespace: str, run_id: str) -> str:
+    return prefix_of(namespace, run_id).rpartition("/")[2]
 
 
 def stores_of(flow: FlowSpec) -> list[FileStoreParams]:

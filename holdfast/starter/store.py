@@ -222,18 +222,14 @@ class CheckpointStore:
         flows = {owner: known.flow for owner, known in started.items() if stores_of(known.flow)}
         if flows:
             family = (started[run_id].family if run_id in started else None) or run_id
-            last = await self._is_last(run_id, family, going)
-            await delete_files(flows, self._temporal.namespace, family, last=last)
+            others = await self._others(run_id, family, going)
+            await delete_files(flows, self._temporal.namespace, family, others)
 
-    async def _is_last(self, run_id: str, family: str, going: Collection[str]) -> bool:
-        """Whether nobody of its family stays. Who resumed it is asked for by name: listings lag a little."""
-        following = successor(run_id)
-        if following not in going and await self._exists(following):
-            return False
-        async for member in self._temporal.list_workflows(members_of(family)):
-            if member.id not in going:
-                return False
-        return True
+    async def _others(self, run_id: str, family: str, going: Collection[str]) -> list[str]:
+        """Who of its family stays. Listings lag: who resumed it is asked for by name, and each whether it is there."""
+        listed = [member.id async for member in self._temporal.list_workflows(members_of(family))]
+        named = dict.fromkeys([successor(run_id), *listed])
+        return [other for other in named if other not in (run_id, *going) and await self._exists(other)]
 
     async def delete_executions(self, query: str) -> None:
         """Deletes what a query finds, newest last: the execution that a run is found by."""
