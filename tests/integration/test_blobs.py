@@ -372,7 +372,8 @@ async def test_nobody_at_the_endpoint_is_unavailable_after_the_patience(s3: S3Se
     with pytest.raises(StoreUnavailableError, match=nowhere):
         await S3Blobs(S3Settings("b-b", endpoint_url=nowhere, region="eu-north-1"), patience=0).check()
 
-    assert time.monotonic() - begun < 1
+    # Without its usual patience, which is five seconds.
+    assert time.monotonic() - begun < 4
 
 
 async def test_two_prefixes_in_one_bucket_are_two_stores(s3: S3Server, s3_store: S3Blobs, tmp_path: Path) -> None:
