@@ -178,7 +178,7 @@ class S3Blobs:
     async def _put_in_parts(self, key: str, data: bytes) -> None:
         if await self._is_there(key):
             return
-        upload = {"Key": key, "UploadId": (await self._ask("create_multipart_upload", Key=key))["UploadId"]}
+        upload = await self._begin_upload(key)
         try:
             parts = await self._upload_parts(upload, data)
         except BaseException:
@@ -199,6 +199,19 @@ class S3Blobs:
             # It may have been completed all the same, and nothing is aborted from here on: a server that was killed
             # before it forgot the upload could take the parts of an object for those of none.
             await complete()
+
+    async def _begin_upload(self, key: str) -> dict[str, Any]:
+        async def begin() -> dict[str, Any]:
+            return {"Key": key, "UploadId": (await self._ask("create_multipart_upload", Key=key))["UploadId"]}
+
+        beginning = asyncio.create_task(begin())
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            # The server may have begun it already: whoever gives up has to learn its name, to abort it.
+            with suppress(StoreUnavailableError, StoreRefusedError):
+                await self._abort(await beginning)
+            raise
 
     async def _upload_parts(self, upload: Mapping[str, Any], data: bytes) -> list[dict[str, Any]]:
         slots = asyncio.Semaphore(_PARTS_AT_ONCE)

@@ -294,8 +294,20 @@ async def test_a_large_put_that_is_cut_off_leaves_all_or_nothing(s3: S3Server, s
     assert await s3_store.get("n/r/large") == LARGE
 
 
-async def test_a_put_that_is_cancelled_leaves_no_upload(s3: S3Server, s3_store: S3Blobs, tmp_path: Path) -> None:
-    putting = asyncio.create_task(s3_store.put("n/r/a", LARGE))
+class LateAnswers(S3Blobs):
+    """Hears late that an upload has begun."""
+
+    async def _ask(self, operation: str, **arguments: Any) -> Any:
+        answer = await super()._ask(operation, **arguments)
+        if operation == "create_multipart_upload":
+            await asyncio.sleep(0.5)
+        return answer
+
+
+@pytest.mark.parametrize("blobs", [S3Blobs, LateAnswers])
+async def test_a_put_that_is_cancelled_leaves_no_upload(s3: S3Server, tmp_path: Path, blobs: type[S3Blobs]) -> None:
+    store = blobs(S3Settings.from_url(s3.url(tmp_path.name)))
+    putting = asyncio.create_task(store.put("n/r/a", LARGE))
     while not s3.uploads(tmp_path.name):
         await asyncio.sleep(0.02)
     putting.cancel()
