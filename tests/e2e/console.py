@@ -33,11 +33,22 @@ on_every_screen = pytest.mark.parametrize(
 )
 
 
-def slow(seconds: float) -> str:
-    """A flow of thirteen steps, one after the other."""
-    step = {"type": "python", "code": f"import time\ndef run(x): time.sleep({seconds})"}
-    others = {f"n{number}": {**step, "depends": f"n{number - 1}"} for number in range(1, 13)}
-    return json.dumps({"id": "slow", "nodes": {"n0": step, **others}})
+def _step(name: str, depends: str | None) -> dict[str, Any]:
+    code = f"""
+import pathlib, time
+def run(x):
+    while pathlib.Path("{name}.held").exists(): time.sleep(0.05)
+"""
+    return {"type": "python", "code": code, **({"depends": depends} if depends else {})}
+
+
+# Thirteen steps, one after the other; each waits while it is held (`Stack.hold`).
+STEPS = json.dumps(
+    {
+        "id": "steps",
+        "nodes": {f"n{number}": _step(f"n{number}", f"n{number - 1}" if number else None) for number in range(13)},
+    }
+)
 
 
 class Stack:
@@ -106,6 +117,13 @@ class Stack:
         assert reply.status_code == 201, reply.text
         return reply.json()["run_id"]
 
+    def hold(self, step: str) -> None:
+        """The flow `STEPS` waits in this step, until it is let go."""
+        (self.root / f"{step}.held").touch()
+
+    def let_go(self, step: str) -> None:
+        (self.root / f"{step}.held").unlink()
+
     def questions(self, run_id: str, count: int = 1) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
 
@@ -124,6 +142,8 @@ class Stack:
 
     def cancel_all(self) -> None:
         """So that the next test finds an empty inbox."""
+        for held in self.root.glob("*.held"):
+            held.unlink()
         for status in ("pending_input", "running", "paused"):
             for run in self.http.get("/runs", params={"status": status}).json()["runs"]:
                 self.http.post(f"/runs/{run['run_id']}/cancel")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Playwright, expect
 
-from tests.e2e.console import CHROMIUM, PATIENCE, Stack, Visitors, card, on_every_screen, shot, slow, tab_to, until
+from tests.e2e.console import CHROMIUM, PATIENCE, STEPS, Stack, Visitors, card, on_every_screen, shot, tab_to, until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
@@ -104,7 +104,6 @@ id: many
 nodes:
   each: {type: map, node: {type: transform, template: "x"}}
 """
-SLOW = slow(0.4)
 FLOWS = {
     "expense": EXPENSE,
     "kinds": KINDS,
@@ -112,7 +111,7 @@ FLOWS = {
     "markup": MARKUP,
     "nested": NESTED,
     "many": MANY,
-    "slow": SLOW,
+    "steps": STEPS,
 }
 
 
@@ -366,10 +365,12 @@ def test_a_run_is_paused_continued_and_cancelled_and_cancelling_asks_first(stack
 
 @pytest.mark.req("RT-5")
 def test_the_stream_survives_a_restart_of_the_api(stack: Stack, visitors: Visitors) -> None:
-    run_id = stack.begin("slow")
+    stack.hold("n3")
+    run_id = stack.begin("steps")
     page = visitors.page(f"#/run/{run_id}")
     expect(page.locator("[data-node=n2].success")).to_be_visible()
     stack.kill("api")
+    stack.let_go("n3")
     expect(page.get_by_text("The connection is lost")).to_be_visible()
     stack.start_api()
     expect(page.locator("[data-node=n12].success")).to_be_visible()
@@ -411,7 +412,7 @@ CUT_OFF = """async (runId) => {
 
 @pytest.mark.req("RT-6", "RT-3")
 def test_the_browser_client_is_cut_off_twenty_times_and_has_every_event_once(stack: Stack, visitors: Visitors) -> None:
-    run_id = stack.begin("slow")
+    run_id = stack.begin("steps")
     stack.ended(run_id)
     page = visitors.page("#/start")
     found = page.evaluate(CUT_OFF, run_id)

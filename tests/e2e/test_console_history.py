@@ -87,11 +87,13 @@ def test_the_conversation_of_an_agent_is_followed_message_by_message(stack: Stac
 
 @pytest.mark.req("RT-6")
 def test_a_history_grows_with_the_run_and_says_what_has_not_changed(stack: Stack, visitors: Visitors) -> None:
-    run_id = stack.begin("slow")
+    stack.hold("n4")
+    run_id = stack.begin("steps")
     page = visitors.page(f"#/run/{run_id}")
     page.locator("[data-node=n5]").click()
     waiting = through(page, "n5")
     expect(waiting.get_by_role("status")).to_have_text("It has not changed in this run.")
+    stack.let_go("n4")
     expect(waiting.get_by_role("status")).to_have_text("It changed at 2 moments.")
     expect(waiting.locator(".moments > li").last).to_contain_text("Done")
 
@@ -224,7 +226,8 @@ def listed(stack: Stack) -> list[dict[str, Any]]:
 
 @pytest.mark.req("RT-6")
 def test_an_open_run_is_not_deleted_and_a_refusal_is_shown(stack: Stack, visitors: Visitors) -> None:
-    run_id = stack.begin("slow")
+    stack.hold("n1")
+    run_id = stack.begin("steps")
     page = visitors.page(f"#/run/{run_id}")
     expect(page.get_by_role("button", name="Cancel…")).to_be_visible()
     expect(page.get_by_role("button", name="Delete…")).to_have_count(0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, Playwright, expect
 
-from tests.e2e.console import CHROMIUM, Stack, Visitors, on_every_screen, shot, slow, tab_to, until
+from tests.e2e.console import CHROMIUM, STEPS, Stack, Visitors, on_every_screen, shot, tab_to, until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
@@ -114,7 +114,6 @@ nodes:
   note: {type: transform, template: "small", depends: [{node: kind, option: small}]}
   report: {type: transform, template: "large", depends: [{node: kind, option: large}]}
 """
-SLOW = slow(0.5)
 FLOWS = {
     "letter": LETTER,
     "shaky": SHAKY,
@@ -122,7 +121,7 @@ FLOWS = {
     "research": AGENT,
     "graph": GRAPH,
     "choice": CHOICE,
-    "slow": SLOW,
+    "steps": STEPS,
 }
 
 
@@ -216,11 +215,14 @@ def test_a_past_moment_is_picked_and_the_run_is_shown_as_it_was(stack: Stack, vi
 
 @pytest.mark.req("RT-7")
 def test_a_run_that_goes_on_does_not_disturb_who_looks_back(stack: Stack, visitors: Visitors) -> None:
-    run_id = stack.begin("slow")
+    for step in ("n2", "n7"):
+        stack.hold(step)
+    run_id = stack.begin("steps")
     page = visitors.page(f"#/run/{run_id}")
     expect(page.locator("[data-node=n1].success")).to_be_visible()
     moment(page, "n0 is done")
     before = page.locator(".graph").inner_html()
+    stack.let_go("n2")
     expect(page.locator(".timeline")).to_contain_text("n6 is done")
     expect(banner(page)).to_contain_text("checkpoint 3 of")
     assert page.locator(".graph").inner_html() == before
@@ -231,6 +233,7 @@ def test_a_run_that_goes_on_does_not_disturb_who_looks_back(stack: Stack, visito
     dialog(page).get_by_role("button", name="Cancel").click()
     expect(dialog(page)).to_have_count(0)
     banner(page).get_by_role("button", name="Back to now").click()
+    stack.let_go("n7")
     expect(page.locator("[data-node=n12].success")).to_be_visible()
 
 
