@@ -1,5 +1,6 @@
 """What a caller of the client may have to deal with. Each says which run it is about and what to do."""
 
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -67,6 +68,15 @@ class NoDefinitionError(RunError):
     def __init__(self, run_id: str) -> None:
         super().__init__(
             f"[run/no-definition] run {run_id!r} is not here, so nobody knows its flow: give the definition", run_id
+        )
+
+
+class OtherFlowError(RunError):
+    def __init__(self, run_id: str, flow_id: str, had: Iterable[str], has: Iterable[str]) -> None:
+        super().__init__(
+            f"[checkpoint/other-flow] nothing of the checkpoint of run {run_id!r} belongs to flow {flow_id!r}: it is "
+            f"about {', '.join(had)}, and the flow has {', '.join(has)}; give the flow that it belongs to",
+            run_id,
         )
 
 

@@ -21,7 +21,7 @@ from holdfast.starter.client import HoldfastClient
 from holdfast.starter.errors import NoDefinitionError
 from holdfast.starter.run_files import file_stores
 from holdfast.starter.showing import is_sensitive
-from holdfast.starter.travel import Changes, NewRun
+from holdfast.starter.travel import Changes, NewRun, ensure_belongs
 from holdfast.starter.travel import Source as TravelSource
 
 
@@ -114,6 +114,8 @@ async def import_checkpoint(
         # It was taken as it is shown: its run would go on with the mark for a password.
         raise InvalidCheckpointError([f"it has hidden fields, {HIDDEN!r}: take it with --show-secrets, or export it"])
     record, notes = await asyncio.to_thread(_record, data, flow)
+    # Of Dynamiq's, what is not in the flow was not carried.
+    ensure_belongs(flow, record.run_id, data["node_states"])
     new = await _begin(client, TravelSource(record), checksum(seal(record)), flow, paused, run_id)
     return new, notes
 

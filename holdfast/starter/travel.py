@@ -7,7 +7,7 @@ two who try it at once Temporal lets one win. A *fork* goes its own way beside t
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -36,6 +36,7 @@ from holdfast.starter.errors import (
     NoCheckpointError,
     NoDefinitionError,
     NoSuchNodeError,
+    OtherFlowError,
     RunActiveError,
     RunExistsError,
     RunNotFoundError,
@@ -286,6 +287,8 @@ def _start(source: Source, changes: Changes) -> FlowStart:
     flow = ensure(changes.flow) if changes.flow is not None else source.flow
     if flow is None:
         raise NoDefinitionError(run_id)
+    if changes.flow is not None:
+        ensure_belongs(flow, run_id, record.node_states)
     known = [node.id for node in flow.nodes]
     for node_id in [*changes.rerun, *changes.keep]:
         if node_id not in known:
@@ -315,6 +318,13 @@ def _start(source: Source, changes: Changes) -> FlowStart:
         plan=plan,
         children=dict(source.children),
     )
+
+
+def ensure_belongs(flow: FlowSpec, run_id: str, states: Iterable[str]) -> None:
+    """A flow that has nothing of what a checkpoint is about was taken by mistake: all of it would run anew."""
+    had, has = list(dict.fromkeys(map(root_of, states))), [node.id for node in flow.nodes]
+    if had and not {*had} & {*has}:
+        raise OtherFlowError(run_id, flow.id, had, has)
 
 
 def _unfinished(record: CheckpointRecord) -> list[tuple[str, NodeRecord]]:

@@ -270,20 +270,19 @@ def choose(page: Page, file: str | FilePayload) -> None:
 
 
 @pytest.mark.req("DM-10")
-def test_an_encrypted_file_is_imported_with_its_key(stack: Stack, visitors: Visitors) -> None:
+def test_a_file_is_downloaded_with_a_key_and_opened_with_it(stack: Stack, visitors: Visitors, tmp_path: Path) -> None:
     run_id = done(stack, "letter")
     key = "größer als ein Wal 🐋"
-    page = visitors.page("#/runs")
-    # As a page of one's own does it.
-    text = page.evaluate(
-        """async ([run, key]) => {
-            const { Holdfast } = await import("/console/client.js");
-            const { blob } = await new Holdfast().exportRun(run, { checkpointId: `${run}@3`, key });
-            return await blob.text();
-        }""",
-        [run_id, key],
-    )
-    choose(page, {"name": "locked.json", "mimeType": "application/json", "buffer": text.encode()})
+    page = visitors.page(f"#/run/{run_id}")
+    moment(page, "Topic is done")
+    page.get_by_role("button", name="Download…").click()
+    dialog(page).get_by_label("Key").fill(key)
+    with page.expect_download() as coming:
+        dialog(page).get_by_label("Key").press("Enter")
+    file = tmp_path / "locked.json"
+    coming.value.save_as(file)
+    page.get_by_role("link", name="Runs", exact=True).click()
+    choose(page, str(file))
     field = page.get_by_label("The key of locked.json")
     expect(field).to_be_focused()
     field.fill("a guess")
@@ -295,8 +294,58 @@ def test_an_encrypted_file_is_imported_with_its_key(stack: Stack, visitors: Visi
     expect(status(page)).to_have_text("paused")
     expect(page.locator("[data-node=topic].success")).to_be_visible()
 
-    assert "It is blue" not in text
+    assert "the sea" not in file.read_text()
     assert new.startswith(f"{run_id}~i")
+
+
+@pytest.mark.req("DM-10")
+def test_a_file_is_downloaded_for_another_namespace_and_a_refusal_is_shown(
+    stack: Stack, visitors: Visitors, tmp_path: Path
+) -> None:
+    run_id = done(stack, "letter")
+    page = visitors.page(f"#/run/{run_id}")
+    page.get_by_role("button", name="Download…").click()
+    expect(dialog(page)).to_contain_text("Download the run as it is now")
+    dialog(page).get_by_label("For the namespace").fill("elsewhere")
+    dialog(page).get_by_label("With the files").uncheck()
+    stack.kill("api")
+    try:
+        dialog(page).get_by_role("button", name="Save the file").click()
+        expect(dialog(page).get_by_role("alert")).to_have_text("Not saved: the server could not be reached")
+    finally:
+        stack.start_api()
+    with page.expect_request("**/export?**") as asked, page.expect_download() as coming:
+        dialog(page).get_by_role("button", name="Save the file").click()
+    file = tmp_path / "away.json"
+    coming.value.save_as(file)
+    page.get_by_role("link", name="Runs", exact=True).click()
+    choose(page, str(file))
+    expect(page.get_by_role("alert")).to_contain_text("away.json was not imported: ")
+    expect(page.get_by_role("alert")).to_contain_text("elsewhere")
+
+    assert asked.value.url.endswith("?for=elsewhere&files=false")
+
+
+@pytest.mark.req("DM-10")
+def test_a_checkpoint_alone_is_imported_with_a_flow_of_the_catalogue(stack: Stack, visitors: Visitors) -> None:
+    run_id = done(stack, "letter")
+    whole = stack.http.get(f"/runs/{run_id}/export", params={"checkpoint_id": f"{run_id}@3"}).json()["checkpoint"]
+    page = visitors.page("#/runs")
+    file: FilePayload = {"name": "bare.json", "mimeType": "application/json", "buffer": json.dumps(whole).encode()}
+    choose(page, file)
+    flow = page.get_by_label("The flow of bare.json")
+    expect(flow).to_be_focused()
+    flow.select_option("graph")
+    page.get_by_role("button", name="Import it").click()
+    expect(page.get_by_role("alert")).to_contain_text("bare.json was not imported: ")
+    flow.select_option("letter")
+    page.get_by_role("button", name="Import it").click()
+    new = arrived(page, run_id)
+    expect(status(page)).to_have_text("paused")
+    page.get_by_role("button", name="Continue").click()
+    expect(status(page)).to_have_text("completed")
+
+    assert stack.ended(new)["node_states"]["write"]["output_data"] == "It is blue, 3700 m"
 
 
 @pytest.mark.req("DM-10", "RT-6")
@@ -345,6 +394,9 @@ def test_history_input_and_deletion_fit_the_screen(
     page.wait_for_timeout(400)
     page.screenshot(path=shots / f"input-taken-{name}.png")
     dialog(page).get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Download…").click()
+    page.screenshot(path=shots / f"download-{name}.png")
+    dialog(page).get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="Delete…").click()
     expect(dialog(page)).to_contain_text("It is gone for good")
     page.screenshot(path=shots / f"delete-{name}.png")
@@ -356,3 +408,7 @@ def test_history_input_and_deletion_fit_the_screen(
     page.get_by_role("button", name="Open it").click()
     expect(page.get_by_role("alert")).to_be_visible()
     shot(page, shots / f"import-key-{name}.png")
+    bare = json.dumps(stack.http.get(f"/runs/{run_id}/export").json()["checkpoint"]).encode()
+    choose(page, {"name": "bare.json", "mimeType": "application/json", "buffer": bare})
+    expect(page.get_by_label("The flow of bare.json")).to_be_focused()
+    shot(page, shots / f"import-flow-{name}.png")

@@ -485,11 +485,15 @@ def test_a_downloaded_moment_is_imported_as_a_paused_run(stack: Stack, visitors:
     run_id = done(stack, "letter")
     page = visitors.page(f"#/run/{run_id}")
     moment(page, "Topic is done")
+    page.get_by_role("button", name="Download…").click()
+    expect(dialog(page)).to_contain_text("Download checkpoint 3")
+    expect(dialog(page)).to_contain_text("Without a key, whoever has it can read it.")
     with page.expect_download() as coming:
-        page.get_by_role("button", name="Download").click()
-    expect(page.get_by_text("keep it safe")).to_be_visible()
+        dialog(page).get_by_role("button", name="Save the file").click()
     file = tmp_path / coming.value.suggested_filename
     coming.value.save_as(file)
+    expect(dialog(page)).to_have_count(0)
+    expect(page.get_by_text(f"Saved as {file.name}.")).to_be_visible()
     page.get_by_role("link", name="Runs", exact=True).click()
     expect(page.get_by_role("button", name="Import…")).to_be_visible()
     broken = tmp_path / "broken.json"

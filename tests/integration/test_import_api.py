@@ -251,6 +251,7 @@ async def test_a_checkpoint_that_nothing_can_be_made_of_is_refused_by_name(api: 
     redacted = await shown(api, run_id)
     whole = (await api.http.get(f"/runs/{run_id}/export")).json()["checkpoint"]
     changed = json.loads(json.dumps(whole).replace("very old", "very odd"))
+    dynamiqs = json.loads((DYNAMIQ / "completed.json").read_text())
     faulty = {"id": "f", "nodes": {"a": {"type": "http"}}}
     refusals: list[tuple[Any, tuple[int, str]]] = [
         (whole, (422, "run/no-definition")),
@@ -260,6 +261,8 @@ async def test_a_checkpoint_that_nothing_can_be_made_of_is_refused_by_name(api: 
         ({"checkpoint": 7, "definition": flow}, (422, "request/invalid")),
         ({"checkpoint": whole, "flow": "nobody"}, (404, "flow/not-found")),
         ({"checkpoint": whole, "definition": faulty}, (422, "flow/faulty")),
+        ({"checkpoint": whole, "definition": LETTERS}, (422, "checkpoint/other-flow")),
+        ({"checkpoint": dynamiqs, "definition": flow}, (422, "checkpoint/other-flow")),
         ({"checkpoint": redacted, "definition": flow}, (422, "checkpoint/invalid")),
         ({"checkpoint": changed, "definition": flow}, (422, "checkpoint/invalid")),
         ({"checkpoint": {}, "definition": flow}, (422, "checkpoint/invalid")),

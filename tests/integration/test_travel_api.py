@@ -148,6 +148,7 @@ async def test_what_cannot_be_done_is_refused_by_name_and_nothing_is_started(api
         ({"edits": {"__date__": "2026-01-01"}}, (422, "edit/impossible")),
         ({"keep": ["nobody"]}, (404, "run/no-node")),
         ({"definition": {"id": "f", "nodes": {"a": {"type": "http"}}}}, (422, "flow/faulty")),
+        ({"definition": {"id": "f", "nodes": {"a": {"type": "pass"}}}}, (422, "checkpoint/other-flow")),
         ({"checkpoint_id": "another@1"}, (404, "checkpoint/none")),
         ({"checkpoint_id": f"{run_id}@99"}, (404, "checkpoint/none")),
         ({"checkpoint": f"{run_id}@1"}, (422, "request/invalid")),

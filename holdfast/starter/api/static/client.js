@@ -97,10 +97,11 @@ export class Holdfast {
 
   /**
    * A checkpoint as a file, `{name, blob}`. It has everything in it, also what is hidden elsewhere; with a `key`, a
-   * passphrase or "base64:…", it is encrypted.
+   * passphrase or "base64:…", it is encrypted. `madeFor`: the namespace where it is to be imported. `files`: false to
+   * leave those of agents out.
    */
-  async exportRun(runId, { checkpointId, key } = {}) {
-    const where = `${run(runId)}/export${query({ checkpoint_id: checkpointId })}`;
+  async exportRun(runId, { checkpointId, key, madeFor, files } = {}) {
+    const where = `${run(runId)}/export${query({ checkpoint_id: checkpointId, for: madeFor, files })}`;
     const reply = await this.#fetch(where, { headers: locked(key) });
     const name = /filename="([^"]+)"/.exec(reply.headers.get("content-disposition") ?? "")?.[1] ?? "checkpoint.json";
     return { name, blob: await reply.blob() };

@@ -4,7 +4,7 @@ import { html, useContext, useEffect, useRef, useState } from "./vendor/htm-prea
 import { isTemporary } from "./client.js";
 import { Difference } from "./diff.js";
 import { placeOf } from "./moment.js";
-import { Server } from "./server.js";
+import { Server, whyNot } from "./server.js";
 import { clock, label } from "./words.js";
 
 const PAUSE = 1000;
@@ -79,8 +79,7 @@ function useHistory(runId, node, field, moved) {
       } catch (error) {
         server.failed(error);
         if (left) return;
-        const why = error.status === undefined ? "the server could not be reached" : error.message;
-        setFound((before) => ({ ...before, problem: `It cannot be shown: ${why}` }));
+        setFound((before) => ({ ...before, problem: `It cannot be shown: ${whyNot(error)}` }));
         if (isTemporary(error)) timer = setTimeout(read, AGAIN);
       }
     };

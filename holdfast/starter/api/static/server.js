@@ -51,3 +51,8 @@ export function useRefreshed(load, milliseconds, wanted = []) {
   }, wanted);
   return { ...state, reload: () => reload.current() };
 }
+
+/** Why something was not done, in words for a person. */
+export function whyNot(error) {
+  return error.status === undefined ? "the server could not be reached" : error.message;
+}

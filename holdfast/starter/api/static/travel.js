@@ -1,9 +1,9 @@
 // Where in its time a run is looked at, and what can be begun from there.
 
-import { html, useContext, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useRef } from "./vendor/htm-preact.js";
+import { Download } from "./download.js";
 import { Changes } from "./editing.js";
 import { goTo, step } from "./moment.js";
-import { Server } from "./server.js";
 import { RUN_STATES, clock } from "./words.js";
 
 /**
@@ -122,29 +122,5 @@ function Explained({ run, ended, isNow }) {
   }
   return html`
     <p class="quiet"><b>Resume</b> starts a run in place of this one, that keeps what is done and does the rest. ${fork}</p>
-  `;
-}
-
-function Download({ run, moment }) {
-  const server = useContext(Server);
-  const [said, setSaid] = useState(null);
-  const save = async () => {
-    setSaid({ text: "Preparing the file…" });
-    try {
-      const { name, blob } = await server.holdfast.exportRun(run.run_id, { checkpointId: moment?.id });
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(blob);
-      link.download = name;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
-      setSaid({ text: `Saved as ${name}. Everything is in it, also what is hidden on this page: keep it safe.` });
-    } catch (error) {
-      server.failed(error);
-      setSaid({ text: `Not saved: ${error.message}`, wrong: true });
-    }
-  };
-  return html`
-    <button onClick=${save}>Download</button>
-    <p role="status" class=${said?.wrong ? "problem" : said ? "notice wide" : "hidden"}>${said?.text}</p>
   `;
 }

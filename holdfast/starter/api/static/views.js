@@ -1,7 +1,9 @@
-// The inbox, the list of runs with the way to import one, and the page that starts one.
+// The inbox, the list of runs, and the page that starts one.
 
 import { html, useContext, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { FlowChoice } from "./catalogue.js";
 import { Badge, When } from "./data.js";
+import { Import } from "./import.js";
 import { Question } from "./questions.js";
 import { Server, useRefreshed } from "./server.js";
 import { RUN_STATES, label, moment, newKey } from "./words.js";
@@ -74,84 +76,6 @@ export function RunsView() {
   `;
 }
 
-/** A run from a file that was downloaded, here or elsewhere. */
-function Import() {
-  const server = useContext(Server);
-  const [said, setSaid] = useState(null);
-  // An encrypted file, until its key is there.
-  const [locked, setLocked] = useState(null);
-  const input = useRef(null);
-  const take = async (file, key) => {
-    setSaid({ text: `Importing ${file.name}…` });
-    try {
-      const { run_id: runId, notes = [] } = await server.holdfast.importRun(file, { key });
-      setLocked(null);
-      if (notes.length) setSaid({ notes, runId });
-      else location.hash = `#/run/${encodeURIComponent(runId)}`;
-    } catch (error) {
-      server.failed(error);
-      setLocked(["export/locked", "export/wrong-key", "export/bad-key"].includes(error.code) ? file : null);
-      if (error.code === "export/locked") setSaid(null);
-      else setSaid({ text: `${file.name} was not imported: ${whyNot(error)}`, wrong: true });
-    }
-  };
-  const open = (key) => take(locked, key);
-  const choose = () => {
-    const [file] = input.current.files;
-    if (file) take(file);
-    // So that the same file can be chosen again.
-    input.current.value = "";
-  };
-  return html`
-    <div class="import">
-      <button aria-describedby="import-means" onClick=${() => input.current.click()}>Import…</button>
-      <input ref=${input} type="file" accept=".json,.yaml,.yml" hidden aria-label="A downloaded checkpoint" onChange=${choose} />
-      <span class="quiet" id="import-means">A downloaded checkpoint becomes a run again: paused, until you let it go on.</span>
-    </div>
-    ${locked && html`<${KeyForm} key=${locked.name} file=${locked} onKey=${open} onLeave=${() => setLocked(null)} />`}
-    <div role=${said?.wrong ? "alert" : "status"} class="import-said ${said?.wrong ? "problem" : said ? "notice" : "hidden"}">
-      ${said?.text}
-      ${said?.notes &&
-      html`
-        Imported, but not all of it: <ul>${said.notes.map((note) => html`<li key=${note}>${note}</li>`)}</ul>
-        <a href="#/run/${encodeURIComponent(said.runId)}">Look at the run</a>
-      `}
-    </div>
-  `;
-}
-
-function KeyForm({ file, onKey, onLeave }) {
-  const [text, setText] = useState("");
-  const field = useRef(null);
-  useEffect(() => field.current.focus(), []);
-  return html`
-    <form class="card" onSubmit=${(event) => (event.preventDefault(), onKey(text.trim()))}>
-      <div class="field">
-        <label for="import-key">The key of ${file.name}</label>
-        <input
-          id="import-key"
-          type="password"
-          autocomplete="off"
-          required
-          ref=${field}
-          value=${text}
-          onInput=${(event) => setText(event.target.value)}
-        />
-        <p class="quiet">It is encrypted. The key is sent with the file, and kept nowhere.</p>
-      </div>
-      <div class="buttons">
-        <button type="submit" class="yes">Open it</button>
-        <button type="button" onClick=${onLeave}>Leave it</button>
-      </div>
-    </form>
-  `;
-}
-
-function whyNot(error) {
-  if (error.status === undefined) return "the server could not be reached";
-  return error.message;
-}
-
 function Filters({ filter, onFilter }) {
   const set = (name) => (event) => onFilter({ ...filter, [name]: event.target.value.trim() });
   return html`
@@ -186,7 +110,6 @@ function RunRow({ run }) {
 
 export function StartView() {
   const server = useContext(Server);
-  const flows = useRefreshed(() => server.holdfast.flows(), 60_000);
   const [chosen, setChosen] = useState("");
   const [text, setText] = useState("{}");
   const [said, setSaid] = useState(null);
@@ -212,20 +135,10 @@ export function StartView() {
       setSaid(error.status === undefined ? "The server could not be reached. Try again." : error.message);
     }
   };
-  const flow = flows.value?.find(({ name }) => name === chosen);
   return html`
     <h1 tabindex="-1">Start a run</h1>
-    ${flows.value?.length === 0 &&
-    html`<p class="empty">The catalogue is empty: start the server with --flows FOLDER.</p>`}
     <form class="card" onSubmit=${start}>
-      <div class="field">
-        <label for="catalogue">Flow</label>
-        <select id="catalogue" required value=${chosen} onChange=${(event) => setChosen(event.target.value)}>
-          <option value="">choose one</option>
-          ${(flows.value ?? []).map(({ name, title }) => html`<option key=${name} value=${name}>${title ?? label(name)}</option>`)}
-        </select>
-        ${flow?.description && html`<p class="quiet">${flow.description}</p>`}
-      </div>
+      <${FlowChoice} id="catalogue" title="Flow" chosen=${chosen} onChosen=${setChosen} />
       <div class="field">
         <label for="input">Input <span class="quiet">(JSON)</span></label>
         <textarea
