@@ -486,7 +486,7 @@ def test_a_downloaded_moment_is_imported_as_a_paused_run(stack: Stack, visitors:
     page = visitors.page(f"#/run/{run_id}")
     moment(page, "Topic is done")
     page.get_by_role("button", name="Download…").click()
-    expect(dialog(page)).to_contain_text("Download checkpoint 3")
+    expect(dialog(page)).to_contain_text("Download checkpoint @3")
     expect(dialog(page)).to_contain_text("Without a key, whoever has it can read it.")
     with page.expect_download() as coming:
         dialog(page).get_by_role("button", name="Save the file").click()

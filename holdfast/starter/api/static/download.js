@@ -44,7 +44,7 @@ function DownloadDialog({ run, moment, onEnd }) {
   const typed = (set) => (event) => set(event.target.value);
   return html`
     <dialog ref=${dialog} onCancel=${() => onEnd()} aria-labelledby="download-title">
-      <h2 id="download-title">Download ${moment ? `checkpoint ${moment.seq}` : "the run as it is now"}</h2>
+      <h2 id="download-title">Download ${moment ? `checkpoint @${moment.seq}` : "the run as it is now"}</h2>
       <p>Everything is in the file, also what is hidden on this page. Without a key, whoever has it can read it.</p>
       <form onSubmit=${save}>
         <div class="field">
