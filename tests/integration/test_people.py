@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,15 +229,19 @@ async def test_a_tool_that_writes_is_approved_edited_or_rejected_before_it_runs(
 
 
 @pytest.mark.req("FL-6", "RT-1")
-async def test_a_paused_run_begins_nothing_until_it_is_let_go_on(bench: Bench) -> None:
+async def test_a_paused_run_begins_nothing_until_it_is_let_go_on(bench: Bench, tmp_path: Path) -> None:
     await bench.worker()
-    slow = "import time\ndef run(x):\n    time.sleep(0.5)\n    return x"
+    let_go = tmp_path / "go"
+    slow = f"import pathlib, time\ndef run(x):\n    while not pathlib.Path({str(let_go)!r}).exists(): time.sleep(0.02)"
     flow = spec(
         Python(id="a", code=slow), Python(id="b", code=ECHO).depends_on("a"), Python(id="c", code=ECHO).depends_on("b")
     )
     run_id = await bench.start(flow, {"n": 1})
     await bench.client.pause(run_id, by="ada")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
+        while (await bench.client.get_run(run_id)).status != RunStatus.PAUSED:
+            await asyncio.sleep(0.05)
+        let_go.touch()
         while "a" not in (await bench.client.latest_checkpoint(run_id)).completed_node_ids:
             await asyncio.sleep(0.05)
     await asyncio.sleep(0.3)

@@ -187,7 +187,7 @@ async def test_a_run_that_was_ended_from_outside_is_read_and_resumed_from_its_hi
         FlowStart(flow=flow),
         id=run_id,
         task_queue=bench.task_queue,
-        run_timeout=timedelta(seconds=2) if ended == "timed out" else None,
+        run_timeout=timedelta(seconds=6) if ended == "timed out" else None,
     )
     while not EXECUTIONS:
         await bench.client.get_run(run_id)
