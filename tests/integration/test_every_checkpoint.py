@@ -1,4 +1,4 @@
-"""For every example and every point of its run: a fork ends the same, and executes exactly what comes after.
+"""For every example and every point of its run: a fork or a resume ends the same, and executes what comes after.
 
 The executions are counted in the worker, by an interceptor around all of its activities; a batch of pure nodes counts
 as each of them. What had been recorded at a point is read from the ledger, transition by transition.
@@ -130,39 +130,64 @@ async def left_by(client: HoldfastClient, run_id: str, *names: str) -> str:
     return re.sub(r'"written_at": "[^"]*"', '"written_at": "THEN"', text)
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A run that has ended: what it left behind, whom it asked, and what it executed."""
+
+    run_id: str
+    left: str
+    asked: list[str]
+    executed: Counter[str]
+
+
+@dataclass(frozen=True)
+class Stage:
+    client: HoldfastClient
+    counting: Counting
+    flow: FlowSpec
+    example: Example
+
+    async def undisturbed(self) -> Ended:
+        return await self.ended(await self.client.start(self.flow, self.example.input_data))
+
+    async def ended(self, run_id: str, *names: str) -> Ended:
+        answers = self.example.answers
+        # Only where somebody is asked: following a run costs more than running it.
+        asked = await answering(self.client, run_id, answers) if answers else []
+        left = await left_by(self.client, run_id, *names)
+        return Ended(run_id, left, asked, self.counting.executions[run_id])
+
+
 @pytest.mark.req("FL-2", "FL-3", "AG-2", "OR-3")
+@pytest.mark.parametrize("how", ["fork", "resume"])
 @pytest.mark.parametrize("name", RUN_AS)
 async def test_every_checkpoint_leads_to_the_same_end_and_executes_what_comes_after_it(
-    counted: Bench, counting: Counting, name: str, monkeypatch: pytest.MonkeyPatch
+    counted: Bench, counting: Counting, name: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    example, client, flow = RUN_AS[name], counted.client, flow_of(name)
-    example.quicker(flow)
+    client = counted.client
+    stage = Stage(client, counting, flow_of(name), RUN_AS[name])
+    stage.example.quicker(stage.flow)
     monkeypatch.setattr(survey_tools, "time", SimpleNamespace(sleep=_at_once))
-    await counted.worker(example.nodes)
-    run_id = await client.start(flow, example.input_data)
-    # Only where somebody is asked: following a run costs more than running it.
-    asked = await answering(client, run_id, example.answers) if example.answers else []
-    undisturbed = await left_by(client, run_id)
-    transitions = await client.transitions(run_id)
-    every = counting.executions[run_id]
+    await counted.worker(stage.example.nodes)
+    first = await stage.undisturbed()
+    every = await client.transitions(first.run_id)
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def fork_at(seq: int) -> tuple[str, list[str], Counter[str]]:
+    async def go_on_from(number: int) -> None:
+        """A fork of the one run; a resume of a run of its own, since a run is resumed once."""
         async with places:
-            fork = await client.fork(f"{run_id}@{seq}")
-            questions = await answering(client, fork, example.answers) if example.answers else []
-            return await left_by(client, fork, run_id), questions, counting.executions[fork]
+            old = first if how == "fork" else await stage.undisturbed()
+            before = (every if how == "fork" else await client.transitions(old.run_id))[: number + 1]
+            new = await (client.fork if how == "fork" else client.resume)(f"{old.run_id}@{before[-1].seq}")
+            found = await stage.ended(new, old.run_id)
+        had = Counter(path for entry in before for path in recorded_by(entry) if path in first.executed)
+        answered = sum(isinstance(entry, InputReceived) for entry in before)
+        where = f"{name}, from {before[-1].seq} ({before[-1].kind} {before[-1].path})"
+        assert found.executed == first.executed - had, where
+        assert found.asked == first.asked[answered:], where
+        assert found.left == first.left, where
 
-    forks = await asyncio.gather(*(fork_at(transition.seq) for transition in transitions))
+    await asyncio.gather(*(go_on_from(number) for number in range(len(every))))
 
-    had: Counter[str] = Counter()
-    answered: list[str] = []
-    for transition, (left, questions, executed) in zip(transitions, forks, strict=True):
-        had.update(path for path in recorded_by(transition) if path in every)
-        answered += [transition.path] if isinstance(transition, InputReceived) else []
-        where = f"{name}, from {transition.seq} ({transition.kind} {transition.path})"
-        assert executed == every - had, where
-        assert questions == asked[len(answered) :], where
-        assert left == undisturbed, where
-    assert had == every, "every execution was recorded once"
-    assert set(asked) == set(example.answers)
+    assert Counter(path for entry in every for path in recorded_by(entry) if path in first.executed) == first.executed
+    assert set(first.asked) == set(stage.example.answers)
