@@ -17,6 +17,7 @@ from holdfast.starter.connecting import settings
 
 _QUICK_DEATH = 5.0
 _MOST_QUICK_DEATHS = 3
+_UP_SECONDS = 20.0
 
 
 def dev_command(options: argparse.Namespace) -> int:
@@ -28,10 +29,12 @@ def dev_command(options: argparse.Namespace) -> int:
     try:
         with embedded.server(state, options.port, options.ui_port, options.codec_port) as server:
             (state / "dev.json").write_text(json.dumps({"pid": os.getpid()}))
-            worker = start_worker(server, state, options.load, options.task_queue)
             console = _console(options, server, state)
             try:
                 with CodecServer(server, state) as codec:
+                    worker = start_worker(server, state, options.load, options.task_queue)
+                    # What is announced can be opened at once.
+                    _await([options.console_port, server.codec_port])
                     _announce(options, server, state, worker.pid)
                     return _supervise(options, server, state, worker, codec, stopping)
             finally:
@@ -50,6 +53,13 @@ def _console(options: argparse.Namespace, server: embedded.Running, state: Path)
     command = [sys.executable, "-m", "holdfast.starter.cli", "serve", "--task-queue", options.task_queue, *arguments]
     with (state / "console.log").open("ab") as log:
         return embedded.spawn(command, log)
+
+
+def _await(ports: list[int]) -> None:
+    """For a moment only: who does not come up says why in its log, and the rest is of use without it."""
+    deadline = time.monotonic() + _UP_SECONDS
+    while not all(map(embedded.answers, ports)) and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 class _StopRequest:
