@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from temporalio.api.failure.v1 import Failure
-from temporalio.client import Client, WorkflowFailureError
-from temporalio.exceptions import ApplicationError
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.exceptions import ApplicationError, TerminatedError
 from temporalio.exceptions import CancelledError as TemporalCancelledError
 
 from holdfast.checkpoints import values
@@ -116,10 +116,16 @@ class HoldfastClient:
     async def result(self, run_id: str) -> RunnableResult:
         """Waits for the run to end. FlowFailedError or RunCancelledError when it did not end well."""
         handle = self.temporal.get_workflow_handle(run_id, result_type=FlowResult)
-        try:
-            return RunnableResult.of(await handle.result())
-        except WorkflowFailureError as failure:
-            raise await self._failure(run_id, failure.cause) from failure
+        while True:
+            try:
+                return RunnableResult.of(await handle.result())
+            except WorkflowFailureError as failure:
+                # Temporal's reset ends an execution, too, and the run goes on in another one.
+                if not isinstance(failure.cause, TerminatedError) or await self._is_terminated(run_id):
+                    raise await self._failure(run_id, failure.cause) from failure
+
+    async def _is_terminated(self, run_id: str) -> bool:
+        return (await self._reader.describe(run_id)).status == WorkflowExecutionStatus.TERMINATED
 
     async def _failure(self, run_id: str, cause: BaseException) -> Exception:
         if isinstance(cause, TemporalCancelledError):

@@ -170,12 +170,15 @@ async def test_a_running_run_is_reset_and_goes_on_under_its_name(bench: Bench) -
     run = await bench.start(CHAIN)
     while "c" not in ran(run):
         await asyncio.sleep(0.02)
+    waiting = asyncio.create_task(bench.client.result(run))
+    await asyncio.sleep(0.1)
     await reset(bench, run, "a")
     while ran(run)["b"] < 2:
         await asyncio.sleep(0.02)
     latest = await bench.client.latest_checkpoint(run)
     HELD.clear()
-    result = await bench.client.result(run)
+    # Who has waited since before goes on waiting.
+    result = await waiting
     await readable(bench, run, "a", "b", "c")
 
     assert ran(run) == {"a": 1, "b": 2, "c": 2}
