@@ -30,6 +30,7 @@ from holdfast.contracts.calls import FlowStart
 from holdfast.flows.reading import flow_from_data
 from holdfast.flows.spec import NodeSpec
 from holdfast.starter import embedded
+from holdfast.starter.connecting import connect
 from holdfast.worker import running_worker
 from tests.integration.conftest import Bench
 
@@ -233,6 +234,7 @@ def damage(state: Path, mark: str, change: Callable[[bytes], bytes]) -> None:
 
 
 async def plainly(address: str) -> HoldfastClient:
+    await connect(address)  # Waits until the server is ready.
     return HoldfastClient(await Client.connect(address, data_converter=pydantic_data_converter))
 
 
