@@ -7,6 +7,7 @@ event loop, in an order that depends only on the order in which the ports answer
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -282,9 +283,12 @@ class FlowDriver:
         try:
             if node.approval.enabled and already_approved(self._scope, job) is None:
                 self._scope.begin(job)
-                job = await approved(self._scope, job)
+                asked, job = job, await approved(self._scope, job)
+                # What it had left behind is about what it had been given.
+                state = self._earlier_state(node.id) if job.input_data == asked.input_data else {}
+                job = replace(job, again=bool(state))
                 # Its time, and its timeout, begin now.
-                self._begin(node, job.input_data, self._earlier_state(node.id))
+                self._begin(node, job.input_data, state)
             elif node.approval.enabled:
                 job = await approved(self._scope, job)
             if node.type in COMPOSITE:

@@ -25,7 +25,7 @@ BATCHED = {"inline_limit": 2, "batch_size": 3}
 
 
 def each(node: dict[str, Any], **params: Any) -> FlowSpec:
-    common = {name: params.pop(name) for name in ("error_handling", "input_transformer") if name in params}
+    common = {name: params.pop(name) for name in ("approval", "error_handling", "input_transformer") if name in params}
     return flow({"id": "each", "type": "map", "params": {"node": node, **params}, **common})
 
 
@@ -187,6 +187,24 @@ def test_a_resume_runs_the_failed_items_and_those_that_were_left_and_no_others(l
     assert resumed.state.output_data == {"output": [10, 20, 30, 40, 50, 60, 70], "failed_iterations": []}
     assert sorted(resumed.executed) == [f"each[{index}]" for index in range(7) if str(index) not in done]
     assert last.status == CheckpointStatus.COMPLETED
+
+
+@pytest.mark.req("OR-3", "FL-3")
+@pytest.mark.parametrize(
+    ("edited", "executed"), [({}, ["each[1]", "each[2]"]), ({"input": [4, 5]}, ["each[0]", "each[1]"])]
+)
+def test_a_failed_map_that_is_approved_again_runs_what_is_left_of_what_was_approved(
+    edited: dict[str, Any], executed: list[str]
+) -> None:
+    flow = each(TASK, max_workers=1, approval={"enabled": True, "editable": ["input"]})
+    script = {"each": Scripted(answer={"is_approved": True, "data": edited})}
+    failed = Mapped(flow, {"each": Scripted(answer={"is_approved": True})}, failing=[2]).run({"input": [1, 2, 3]})
+    resumed = Mapped(flow, script)
+
+    resumed.run(base=carried(failed))
+
+    assert resumed.executed == executed
+    assert resumed.state.output_data["output"] == [item * 10 for item in edited.get("input", [1, 2, 3])]
 
 
 @pytest.mark.req("OR-3")
