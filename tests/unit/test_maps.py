@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.checkpoints.editing import apply_edits
 from holdfast.checkpoints.ledger import NodeAdvanced
 from holdfast.checkpoints.models import CheckpointStatus, NodeRecord
 from holdfast.contracts.calls import FlowResult, FlowStart, NodeCall, NodeReply, PureBatch, PureReply
@@ -415,6 +416,36 @@ def test_a_failed_item_goes_on_where_it_failed(limits: dict[str, Any]) -> None:
     twice = [path for path in failed.executed if path in resumed.executed]
     assert twice == [path for path in failed.executed if path.endswith("loop[2]/llm")]
     assert {*failed.executed, *resumed.executed} == set(whole.executed)
+
+
+@pytest.mark.req("OR-3", "AG-2")
+def test_nothing_of_an_item_is_left_over_wherever_the_next_run_is_ended() -> None:
+    mapped = each(WORKER, max_workers=1, **BATCHED)
+    failed = Watched(mapped, {**TALK, "each": Scripted(replies=[calls(("look", {"input": "x"}))])})
+    second = Watched(mapped, TALK)
+    second.run(base=carried(failed.run({"input": list("abcd")})))
+    settled = [entry for entry in second.ledger.since(0) if getattr(entry, "event", "") == "item_settled"]
+
+    assert settled
+    for entry in settled:
+        third = Watched(mapped, TALK).run(base=carried(second.ledger.at(entry.seq - 1)))
+        assert third.node_states.keys() == {"each"}
+
+
+@pytest.mark.req("OR-3", "AG-2")
+def test_an_item_whose_result_is_given_by_hand_leaves_nothing_over() -> None:
+    mapped = each(WORKER)
+    first = Watched(mapped, TALK)
+    first.run({"input": ["a", "b"]})
+    begun = next(entry.seq for entry in first.ledger.since(0) if getattr(entry, "event", "") == "model_replied")
+    given = apply_edits(mapped, carried(first.ledger.at(begun)), {"each:iterations[0]": "given"})
+    second = Watched(mapped, TALK)
+
+    last = second.run(base=given)
+
+    assert last.node_states.keys() == {"each"}
+    assert last.node_states["each"].output_data["output"][0] == "given"
+    assert not any(path.startswith("each[0]") for path in second.executed)
 
 
 @pytest.mark.req("OR-3")
