@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
@@ -23,11 +23,12 @@ from temporalio.worker import (
 from holdfast.checkpoints.ledger import Ledger
 from holdfast.codecs.codec import HoldfastCodec
 from holdfast.codecs.runner import FlowRunner
-from holdfast.contracts.calls import FlowStart, InnerRun, Started, Wire
+from holdfast.contracts.calls import FlowStart, Started, Wire
 from holdfast.starter.errors import NotAFlowError, RunNotFoundError
 from holdfast.starter.starting import FAMILY
 from holdfast.workflows.flow_run import FlowRun
 
+_Read = TypeVar("_Read", bound=Wire)
 _COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 # Commands too, but they do not say of which task.
 _UPDATES = frozenset(
@@ -130,10 +131,6 @@ class _Capture(Interceptor):
         return Inbound
 
 
-class _Given(Wire):
-    children: dict[str, InnerRun] = Field(default_factory=dict[str, InnerRun])
-
-
 async def started_with(client: Client, run_id: str) -> Started:
     """The definition and settings that the run was started with."""
     attributes = await _first(client, run_id)
@@ -143,11 +140,11 @@ async def started_with(client: Client, run_id: str) -> Started:
     return start.model_copy(update={"outer": outer.workflow_id if outer else None, "family": known.get(FAMILY)})
 
 
-async def children_given(client: Client, run_id: str) -> dict[str, InnerRun]:
-    """The flows inside it that the run was to go on with: those of the run that it comes from."""
+async def argument_of(client: Client, run_id: str, kind: type[_Read]) -> _Read:
+    """What the run was started with, or as much of it as `kind` says."""
     payloads = list((await _first(client, run_id)).input.payloads)
-    [given] = await client.data_converter.decode(payloads[:1], [_Given])
-    return given.children
+    [argument] = await client.data_converter.decode(payloads[:1], [kind])
+    return argument
 
 
 async def _first(client: Client, run_id: str) -> WorkflowExecutionStartedEventAttributes:

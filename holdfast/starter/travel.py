@@ -25,10 +25,10 @@ from holdfast.checkpoints.models import CheckpointRecord, FlowCheckpoint, NodeRe
 from holdfast.checkpoints.resuming import ResumePlan, plan_resume
 from holdfast.checkpoints.serial import seal, unseal_record
 from holdfast.contracts import names
-from holdfast.contracts.calls import FlowStart, InnerRun, RunConfig
+from holdfast.contracts.calls import FlowStart, Given, InnerRun, RunConfig
 from holdfast.contracts.successor import Shown, shown
 from holdfast.flows.check import ensure
-from holdfast.flows.ids import is_within, root_of, split_checkpoint_id, successor
+from holdfast.flows.ids import RunId, checkpoint_id, is_within, root_of, split_checkpoint_id, successor
 from holdfast.flows.spec import FlowSpec, NodeSpec
 from holdfast.starter.errors import (
     AlreadyResumedError,
@@ -43,7 +43,7 @@ from holdfast.starter.errors import (
 )
 from holdfast.starter.people import quoted
 from holdfast.starter.reader import RunReader
-from holdfast.starter.rebuild import children_given, started_with
+from holdfast.starter.rebuild import argument_of, started_with
 from holdfast.starter.starting import FAMILY, Origin, start_run
 
 _KEYS = uuid.UUID("1d2f8a64-3a5b-5d0e-8c57-5b0c3f1c9e02")
@@ -114,13 +114,28 @@ class Traveller:
             head, argument = left
             origin = Origin(how="resume", checkpoint_id=head.checkpoint_id, family=head.family or run, key=key)
             return await self._begin(_unread(argument), head.shown, head.plan, successor(run), origin)
-        source = await self._source(checkpoint, resume=True, closing=closing)
+        try:
+            source = await self._source(checkpoint, resume=True, closing=closing)
+        except NoCheckpointError:
+            if run is None or seq is not None or changes != Changes():
+                raise
+            return await self._resume_unbegun(run, key)
         start = _start(source, changes)
         old = source.record.run_id
         # The same keys for the same work: an effect whose reply was lost is not had twice.
         if start.input_data is None:
             start.key_base = _key_base(source)
         return await self._begin_from(start, successor(old), self._origin("resume", source, key))
+
+    async def _resume_unbegun(self, run: RunId, key: str | None) -> NewRun:
+        """A run that was ended before any worker took it up stands where it was to begin."""
+        known, start = await asyncio.gather(started_with(self._client, run), argument_of(self._client, run, FlowStart))
+        if known.outer is not None:
+            raise InnerRunError(run, known.outer)
+        start.key_base = start.key_base or run
+        at = checkpoint_id(run, start.base.sequence_number if start.base is not None else 0)
+        origin = Origin(how="resume", checkpoint_id=at, family=known.family or run, key=key)
+        return await self._begin_from(start, successor(run), origin)
 
     async def fork(
         self,
@@ -254,7 +269,7 @@ class Traveller:
                 record.node_states[path] = state.model_copy(update={"internal_state": gone_on})
             if inner is None:
                 # This run had not begun it yet: it is where the run that this one comes from had left it.
-                given = await children_given(self._client, record.run_id) if given is None else given
+                given = (await argument_of(self._client, record.run_id, Given)).children if given is None else given
                 before = {name: known for name, known in given.items() if is_within(name, path)}
                 found |= before
                 lost += [path] if own and not before else []
