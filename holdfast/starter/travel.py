@@ -26,7 +26,7 @@ from holdfast.checkpoints.resuming import ResumePlan, plan_resume
 from holdfast.checkpoints.serial import seal, unseal_record
 from holdfast.contracts import names
 from holdfast.contracts.calls import FlowStart, Given, InnerRun, RunConfig
-from holdfast.contracts.successor import Shown, shown
+from holdfast.contracts.successor import Shown, has_runs, shown
 from holdfast.flows.check import ensure
 from holdfast.flows.ids import RunId, checkpoint_id, is_within, root_of, split_checkpoint_id, successor
 from holdfast.flows.spec import FlowSpec, NodeSpec
@@ -227,7 +227,7 @@ class Traveller:
                 record = unseal_record(await self._reader.at(run, seq, known))
         if resume and start.outer is not None:
             raise InnerRunError(run, start.outer)
-        moment = None if seq is None else record.updated_at
+        moment = None if seq is None else await self._moment(record, ended=ended)
         record, children, lost = await self._with_children(record, moment)
         return Source(record, start.flow, start.config, children, start.family, ended, lost)
 
@@ -243,8 +243,15 @@ class Traveller:
         start = await started_with(self._client, record.run_id)
         if resume and start.outer is not None:
             raise InnerRunError(record.run_id, start.outer)
-        record, children, lost = await self._with_children(record, record.updated_at)
+        record, children, lost = await self._with_children(record, await self._moment(record, ended=ended))
         return Source(record, start.flow, start.config, children, start.family, ended, lost)
+
+    async def _moment(self, record: CheckpointRecord, *, ended: bool) -> datetime | None:
+        """When flows inside are looked at: None is as they are now, which is what a run's last checkpoint means."""
+        if ended and any(has_runs(state.internal_state) for _, state in _unfinished(record)):
+            last = await self._reader.latest_record(record.run_id)
+            return None if last.sequence_number == record.sequence_number else record.updated_at
+        return record.updated_at
 
     async def _with_children(
         self, record: CheckpointRecord, moment: datetime | None

@@ -4,6 +4,7 @@ The executions are counted in the worker.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from temporalio.client import WorkflowFailureError
 
 from holdfast import CheckpointStore, FlowFailedError, HoldfastClient, Node, NonRetryableError
 from holdfast.checkpoints.ledger import NodeAdvanced, Transition
+from holdfast.contracts import names
+from holdfast.contracts.calls import ChildMessage
 from tests.integration.conftest import Bench
 from tests.integration.counting import Counting
 
@@ -26,7 +29,7 @@ class Step(Node):
 
     def execute(self, input_data: Any, **kwargs: Any) -> Any:
         name = kwargs["node_id"]
-        while name in HELD:
+        while name in HELD or str(input_data.get("input")) in HELD:
             time.sleep(0.01)
         if name in BROKEN:
             raise NonRetryableError(f"{name} is broken")
@@ -72,7 +75,7 @@ async def terminated_in(counting: Counting, client: HoldfastClient, run_id: str,
     inside = [inner for inner in counting.executions if inner.startswith(f"{run_id}/")]
     await client.temporal.get_workflow_handle(run_id).terminate()
     for inner in {*inside, run_id}:
-        with pytest.raises(WorkflowFailureError):
+        with contextlib.suppress(WorkflowFailureError):
             await client.temporal.get_workflow_handle(inner).result()
 
 
@@ -166,6 +169,54 @@ async def test_an_unfinished_flow_inside_that_is_done_again_starts_from_nothing(
     await client.result(again)
 
     assert executed(counting, again) == Counter(["sub/x", "sub/y", "sub/z"])
+
+
+@pytest.mark.req("FL-7")
+@pytest.mark.parametrize("given", ["id", "checkpoint"])
+async def test_the_last_checkpoint_of_a_run_that_has_ended_means_the_same_by_its_name(
+    counted: Bench, counting: Counting, given: str
+) -> None:
+    client = counted.client
+    await counted.worker([Step])
+    HELD.add("z")
+    run_id = await counted.start(FLOW)
+    await terminated_in(counting, client, run_id, "sub/z")
+    HELD.clear()
+    last = await client.latest_checkpoint(run_id)
+    again = await client.fork(last.id if given == "id" else last)
+    await client.result(again)
+
+    assert executed(counting, again) == Counter(["sub/z"])
+
+
+ITEMS = """
+id: outer
+nodes:
+  each:
+    type: map
+    max_workers: 2
+    node: {type: flow, flow: {id: inner, nodes: {x: {type: Step}}}}
+"""
+
+
+@pytest.mark.req("FL-7", "OR-5")
+async def test_a_flow_that_says_too_late_that_it_waits_no_more_is_not_heard(counted: Bench, counting: Counting) -> None:
+    client = counted.client
+    await counted.worker([Step])
+    HELD.add("1")
+    run_id = await counted.start(ITEMS, {"input": ["0", "1"]})
+    handle = client.temporal.get_workflow_handle(run_id)
+    while "0" not in (await client.latest_checkpoint(run_id)).node_states["each"].internal_state.get(
+        "completed_iterations", {}
+    ):
+        await asyncio.sleep(0.02)
+    await handle.signal(names.SIGNAL_CHILD, ChildMessage(run_id=f"{run_id}/each[0]", waits=False))
+    await terminated_in(counting, client, run_id, "each[1]/x")
+    HELD.clear()
+    resumed = await client.resume(run_id)
+    await client.result(resumed)
+
+    assert executed(counting, resumed) == Counter(["each[1]/x"])
 
 
 RETRIED = """
