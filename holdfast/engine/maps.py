@@ -215,8 +215,8 @@ class _Map(NodeDriver):
             created_at=now,
             updated_at=now,
         )
-        states = carry_items(scope.ledger.state, path, base, node_id, indices)
-        if not states:
+        known = [*carry_items(scope.ledger.state, path, base, node_id, indices), *base.metadata.get("approvals", {})]
+        if not known and not base.metadata:
             return []
         base.node_states[node_id] = NodeRecord(
             node_id=node_id,
@@ -231,7 +231,7 @@ class _Map(NodeDriver):
             for name, known in scope.children.items()
             if item_of(name, path) in set(map(str, indices))
         }
-        items = dict.fromkeys(item_of(state, node_id) for state in states)
+        items = dict.fromkeys(item_of(name, node_id) for name in known)
         return [f"{path}[{item}]" for item in items]
 
     def _keep_failed(self, node_id: str, result: FlowResult, failed: list[int]) -> None:

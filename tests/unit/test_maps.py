@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoints.editing import apply_edits
-from holdfast.checkpoints.ledger import NodeAdvanced
+from holdfast.checkpoints.ledger import InputReceived, InputRequested, NodeAdvanced
 from holdfast.checkpoints.models import CheckpointStatus, NodeRecord
 from holdfast.contracts.calls import FlowResult, FlowStart, NodeCall, NodeReply, PureBatch, PureReply
 from holdfast.engine.ports import NodeError
@@ -446,6 +446,24 @@ def test_an_item_whose_result_is_given_by_hand_leaves_nothing_over() -> None:
     assert last.node_states.keys() == {"each"}
     assert last.node_states["each"].output_data["output"][0] == "given"
     assert not any(path.startswith("each[0]") for path in second.executed)
+
+
+@pytest.mark.req("OR-3", "OR-5")
+def test_an_item_that_was_approved_is_not_asked_about_again_in_a_batch() -> None:
+    guarded = {**TASK, "approval": {"enabled": True}}
+    script = {"each": Scripted(output="done", seconds=1, answer={"is_approved": True})}
+    first = Watched(each(guarded), script)
+    first.run({"input": list("abcd")})
+    answered = next(entry.seq for entry in first.ledger.since(0) if isinstance(entry, InputReceived))
+    second = Watched(each(guarded, **BATCHED), script)
+
+    last = second.run(base=carried(first.ledger.at(answered)))
+
+    entries = [entry for child in second.children.values() for entry in child.ledger.since(0)]
+    asked = [entry for entry in entries if isinstance(entry, InputRequested)]
+    assert sorted(entry.path for entry in asked) == ["each[1]", "each[2]", "each[3]"]
+    assert all(entry.request["is_resumed"] for entry in asked)
+    assert last.metadata["approvals"] == {}
 
 
 @pytest.mark.req("OR-3")
