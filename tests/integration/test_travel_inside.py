@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from holdfast import CheckpointStore, FlowFailedError, HoldfastClient, Node, NonRetryableError
+from holdfast import CheckpointStore, FlowFailedError, HoldfastClient, Node, NonRetryableError, RunCancelledError
 from holdfast.checkpoints.ledger import NodeAdvanced, Transition
 from holdfast.contracts import names
 from holdfast.contracts.calls import ChildMessage
+from holdfast.starter.moving import export, import_bundle
 from tests.integration.conftest import Bench
 from tests.integration.counting import Counting
 
@@ -153,6 +154,31 @@ async def test_a_fork_of_a_fork_has_what_the_flow_inside_the_first_run_had_done(
 
     assert executed(counting, fork) == Counter(["sub/z"])
     assert executed(counting, again) == Counter(["sub/z"])
+
+
+@pytest.mark.req("FL-7")
+async def test_an_import_that_is_ended_while_it_is_paused_has_what_the_flow_inside_had_done(
+    counted: Bench, counting: Counting
+) -> None:
+    client = counted.client
+    await counted.worker([Step])
+    HELD.add("z")
+    run_id = await counted.start(FLOW)
+    await terminated_in(counting, client, run_id, "sub/z")
+    HELD.clear()
+    bundle = await export(client, run_id)
+    await CheckpointStore(client).delete(run_id)
+    imported = (await import_bundle(client, bundle)).run_id
+    await client.cancel(imported)
+    with pytest.raises(RunCancelledError):
+        await client.result(imported)
+    again = (await import_bundle(client, await export(client, imported), paused=False)).run_id
+    await client.result(again)
+    resumed = await client.resume(imported)
+    await client.result(resumed)
+
+    assert executed(counting, imported) == Counter()
+    assert executed(counting, again) == executed(counting, resumed) == Counter(["sub/z"])
 
 
 @pytest.mark.req("FL-7")
