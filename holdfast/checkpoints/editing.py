@@ -70,6 +70,8 @@ def _edit(flow: FlowSpec, record: CheckpointRecord, address: str, path: str, ste
         known = ", ".join(state.internal_state) or "nothing"
         raise EditError(address, f"{path!r} has no {rest[0]!r} at this checkpoint; inside it has: {known}")
     inside = _set(address, state.internal_state, _keys(rest), value)
+    if why := _misshapen(rest[0], inside):
+        raise EditError(address, why)
     if rest[0] == "completed_iterations":
         inside = _no_longer_failed(inside)
     record.node_states[path] = state.model_copy(update={"internal_state": inside})
@@ -80,6 +82,21 @@ def _keys(steps: Sequence[Key]) -> list[Key]:
     if steps[0] == "completed_iterations":
         return [steps[0], *(str(step) for step in steps[1:2]), *steps[2:]]
     return list(steps)
+
+
+def _misshapen(name: Key, inside: dict[str, Any]) -> str | None:
+    """What is wrong with a field that an engine could not go on with: it would stand still for ever."""
+    value = inside[str(name)]
+    if name in (INSIDE["messages"], INSIDE["chat_history"]):
+        fits = is_array(value) and all(map(is_object, value))
+        return None if fits else "it has to be a list of messages, each with 'role' and 'content'"
+    if name == INSIDE["context"]:
+        return None if is_object(value) else "it has to be an object"
+    if name == INSIDE["iterations"]:
+        items = range(inside.get("total_iterations", 0))
+        fits = is_object(value) and all(index.isdecimal() and int(index) in items for index in value)
+        return None if fits else f"it has to be an object with results by the numbers of the {len(items)} items"
+    return None
 
 
 def _no_longer_failed(inside: dict[str, Any]) -> dict[str, Any]:

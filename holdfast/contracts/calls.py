@@ -84,6 +84,12 @@ class Started(Wire):
     """The first of the runs that it comes from."""
 
 
+class Given(Wire):
+    """What a run was given, in its argument, of the runs inside the one that it comes from."""
+
+    children: dict[str, InnerRun] = Field(default_factory=dict[str, InnerRun])
+
+
 class NodeOutcome(Wire):
     """One node in a run's result."""
 

@@ -70,7 +70,7 @@ def successor_of(
     """For a resume without changes; None where it has to look at other runs first, or the argument is large."""
     completed = set(record.completed_node_ids)
     inside = (state.internal_state for path, state in record.node_states.items() if root_of(path) not in completed)
-    if any(map(_has_runs, inside)):
+    if any(map(has_runs, inside)):
         return None
     plan = plan_resume(flow, record)
     start = FlowStart(flow=flow, config=config, base=record, resumed_from=record.id, plan=plan, key_base=key_base)
@@ -89,5 +89,6 @@ def successor_of(
     return head, argument
 
 
-def _has_runs(internal_state: dict[str, Any]) -> bool:
+def has_runs(internal_state: dict[str, Any]) -> bool:
+    """Whether a node has runs inside, which know more of it."""
     return "child_run_id" in internal_state or bool(internal_state.get("children"))

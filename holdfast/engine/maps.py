@@ -57,6 +57,7 @@ class _Map(NodeDriver):
             self._advance("map_opened", assign=_opened(len(self._items)))
         elif self._job.again and self._stops and self._state["failed_iterations"]:
             self._advance("map_resumed", assign={"failed_iterations": {}})
+        self._forget_settled()
         if len(self._items) > self._params.inline_limit:
             await self._run_batches()
         else:
@@ -86,6 +87,14 @@ class _Map(NodeDriver):
         """Positions in the list that are neither done nor settled as failed."""
         settled = self._state["completed_iterations"].keys() | self._state["failed_iterations"].keys()
         return deque(position for position, index in enumerate(self._indices) if str(index) not in settled)
+
+    def _forget_settled(self) -> None:
+        """A run may end between the result of an item and its being forgotten, or be given the result by hand."""
+        settled = self._state["completed_iterations"]
+        items = dict.fromkeys(item_of(path, self._job.path) for path in self._scope.ledger.state.node_states)
+        for item in items:
+            if item in settled:
+                self._advance("item_settled", forget=f"{self._job.path}[{item}]")
 
     def _may_start(self) -> bool:
         return not (self._stops and self._state["failed_iterations"])
@@ -206,8 +215,8 @@ class _Map(NodeDriver):
             created_at=now,
             updated_at=now,
         )
-        states = carry_items(scope.ledger.state, path, base, node_id, indices)
-        if not states:
+        known = [*carry_items(scope.ledger.state, path, base, node_id, indices), *base.metadata.get("approvals", {})]
+        if not known and not base.metadata:
             return []
         base.node_states[node_id] = NodeRecord(
             node_id=node_id,
@@ -222,7 +231,7 @@ class _Map(NodeDriver):
             for name, known in scope.children.items()
             if item_of(name, path) in set(map(str, indices))
         }
-        items = dict.fromkeys(item_of(state, node_id) for state in states)
+        items = dict.fromkeys(item_of(name, node_id) for name in known)
         return [f"{path}[{item}]" for item in items]
 
     def _keep_failed(self, node_id: str, result: FlowResult, failed: list[int]) -> None:

@@ -9,7 +9,7 @@ from holdfast.contracts.results import unpack
 from holdfast.engine.ports import NodeError
 from holdfast.engine.scope import Job, Scope
 from holdfast.flows.composites import FlowParams
-from holdfast.flows.ids import checkpoint_id
+from holdfast.flows.ids import checkpoint_id, root_of
 from holdfast.flows.spec import FlowSpec
 
 
@@ -38,7 +38,12 @@ async def run_flow(scope: Scope, job: Job) -> NodeReply:
         parent_checkpoint_id=checkpoint_id(scope.run_id, scope.ledger.seq),
         base=base,
         plan=plan,
-        children={} if failed_at else scope.children_of(job.path),
+        children={
+            path: inner
+            for path, inner in ({} if failed_at else scope.children_of(job.path)).items()
+            # What starts from nothing has nothing inside.
+            if plan is None or root_of(path) not in plan.reset
+        },
         resumed_from=base.id if base is not None else None,
     )
     result = await scope.ports.run_child(job.node, start, run_id)

@@ -7,6 +7,7 @@ event loop, in an order that depends only on the order in which the ports answer
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,7 +23,7 @@ from holdfast.checkpoints.ledger import (
     RunFailed,
     RunPaused,
 )
-from holdfast.checkpoints.models import RunnableStatus
+from holdfast.checkpoints.models import RunnableStatus, RunStatus
 from holdfast.contracts.calls import InnerRun, NodeOutcome, NodeReply, PureBatch, PureOutcome
 from holdfast.engine import rules
 from holdfast.engine.delays import wake_time
@@ -127,12 +128,17 @@ class FlowDriver:
 
     def child_waits(self, run_id: str, *, waits: bool) -> None:
         """Says at the node whose flow waits for a person that it does."""
-        path = run_id.removeprefix(f"{self._ledger.state.run_id}/")
-        status = "pending_input" if waits else "running"
-        if path in self._ledger.state.node_states:
-            self._scope.advance(path, "child_waiting", assign={"status": status})
-        elif (owner := path.rpartition("[")[0]) in self._ledger.state.node_states:
-            self._scope.advance(owner, "child_waiting", merge={"children": {run_id: {"status": status}}})
+        path, states = run_id.removeprefix(f"{self._ledger.state.run_id}/"), self._ledger.state.node_states
+        status = RunStatus.PENDING_INPUT if waits else RunStatus.RUNNING
+        owner = path.rpartition("[")[0]
+        # It may be heard of after its end: then it is not to be taken for one that runs.
+        if path in states:
+            if states[path].status == RunnableStatus.RUNNING:
+                self._scope.advance(path, "child_waiting", assign={"status": status.value})
+        elif owner in states:
+            batches: dict[str, dict[str, Any]] = states[owner].internal_state.get("children") or {}
+            if run_id in batches and batches[run_id]["status"] != RunStatus.COMPLETED:
+                self._scope.advance(owner, "child_waiting", merge={"children": {run_id: {"status": status.value}}})
 
     def _go_on(self) -> None:
         self._gate.enter()
@@ -282,9 +288,12 @@ class FlowDriver:
         try:
             if node.approval.enabled and already_approved(self._scope, job) is None:
                 self._scope.begin(job)
-                job = await approved(self._scope, job)
+                asked, job = job, await approved(self._scope, job)
+                # What it had left behind is about what it had been given.
+                state = self._earlier_state(node.id) if job.input_data == asked.input_data else {}
+                job = replace(job, again=bool(state))
                 # Its time, and its timeout, begin now.
-                self._begin(node, job.input_data, self._earlier_state(node.id))
+                self._begin(node, job.input_data, state)
             elif node.approval.enabled:
                 job = await approved(self._scope, job)
             if node.type in COMPOSITE:

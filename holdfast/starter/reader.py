@@ -36,6 +36,7 @@ from holdfast.contracts import names
 from holdfast.contracts.calls import CheckpointQuery, FlowStart, ListQuery, Started
 from holdfast.contracts.results import unpack_data
 from holdfast.contracts.successor import Successor
+from holdfast.flows.spec import FlowSpec
 from holdfast.starter.errors import NoCheckpointError, RunNotFoundError
 from holdfast.starter.rebuild import executions, rebuild
 
@@ -132,12 +133,14 @@ class RunReader:
                 return found
         return await self._rebuilt(run_id, seq)
 
-    async def as_of(self, run_id: str, moment: datetime) -> CheckpointRecord:
-        """The checkpoint a run had at a moment; NoCheckpointError when it had none yet."""
-        async for _, ledger in self._ledgers(run_id):
+    async def as_of(
+        self, run_id: str, moment: datetime, execution: str | None = None
+    ) -> tuple[FlowSpec, CheckpointRecord]:
+        """The checkpoint a run had at a moment, with its definition; NoCheckpointError when it had none yet."""
+        async for start, ledger in self._ledgers(run_id, execution):
             earlier = [entry.seq for entry in itertools.takewhile(lambda entry: entry.at <= moment, ledger.since(0))]
             if earlier:
-                return ledger.at(earlier[-1])
+                return start.flow, ledger.at(earlier[-1])
         raise NoCheckpointError(run_id, f"it had not begun at {moment.isoformat()}")
 
     async def _at_rest(self, known: WorkflowExecutionDescription) -> dict[str, Any] | None:
@@ -217,9 +220,9 @@ class RunReader:
             found += reversed(ledger.summaries(start.flow.checkpoint))
         return found
 
-    async def _ledgers(self, run_id: str) -> AsyncGenerator[tuple[FlowStart, Ledger]]:
+    async def _ledgers(self, run_id: str, execution: str | None = None) -> AsyncGenerator[tuple[FlowStart, Ledger]]:
         """Those of all executions, newest first, but of one that no worker has taken up yet."""
-        async for history in executions(self._client, run_id):
+        async for history in executions(self._client, run_id, execution):
             try:
                 rebuilt = await rebuild(self._client, history)
             except LookupError:

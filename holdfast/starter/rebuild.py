@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.history.v1 import HistoryEvent, WorkflowExecutionStartedEventAttributes
 from temporalio.client import Client, WorkflowHistory
 from temporalio.converter import DataConverter, decode_typed_search_attributes
 from temporalio.service import RPCError, RPCStatusCode
@@ -23,11 +23,12 @@ from temporalio.worker import (
 from holdfast.checkpoints.ledger import Ledger
 from holdfast.codecs.codec import HoldfastCodec
 from holdfast.codecs.runner import FlowRunner
-from holdfast.contracts.calls import FlowStart, Started
+from holdfast.contracts.calls import FlowStart, Started, Wire
 from holdfast.starter.errors import NotAFlowError, RunNotFoundError
 from holdfast.starter.starting import FAMILY
 from holdfast.workflows.flow_run import FlowRun
 
+_Read = TypeVar("_Read", bound=Wire)
 _COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 # Commands too, but they do not say of which task.
 _UPDATES = frozenset(
@@ -38,9 +39,8 @@ _UPDATES = frozenset(
 )
 
 
-async def executions(client: Client, run_id: str) -> AsyncGenerator[WorkflowHistory]:
-    """The histories of a run, newest execution first: continue-as-new makes a chain of them."""
-    execution: str | None = None
+async def executions(client: Client, run_id: str, execution: str | None = None) -> AsyncGenerator[WorkflowHistory]:
+    """The histories of a run, newest execution first, or from one on: continue-as-new makes a chain of them."""
     while True:
         handle = client.get_workflow_handle(run_id, run_id=execution)
         try:
@@ -133,17 +133,25 @@ class _Capture(Interceptor):
 
 async def started_with(client: Client, run_id: str) -> Started:
     """The definition and settings that the run was started with."""
-    handle = client.get_workflow_handle(run_id)
+    attributes = await _first(client, run_id)
+    start = await _started(client, run_id, list(attributes.input.payloads))
+    known = decode_typed_search_attributes(attributes.search_attributes)
+    outer = attributes.root_workflow_execution if attributes.parent_workflow_execution.workflow_id else None
+    return start.model_copy(update={"outer": outer.workflow_id if outer else None, "family": known.get(FAMILY)})
+
+
+async def argument_of(client: Client, run_id: str, kind: type[_Read]) -> _Read:
+    """What the run was started with, or as much of it as `kind` says."""
+    payloads = list((await _first(client, run_id)).input.payloads)
+    [argument] = await client.data_converter.decode(payloads[:1], [kind])
+    return argument
+
+
+async def _first(client: Client, run_id: str) -> WorkflowExecutionStartedEventAttributes:
     try:
-        async for event in handle.fetch_history_events(page_size=1):
+        async for event in client.get_workflow_handle(run_id).fetch_history_events(page_size=1):
             if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
-                attributes = event.workflow_execution_started_event_attributes
-                start = await _started(client, run_id, list(attributes.input.payloads))
-                known = decode_typed_search_attributes(attributes.search_attributes)
-                outer = attributes.root_workflow_execution if attributes.parent_workflow_execution.workflow_id else None
-                return start.model_copy(
-                    update={"outer": outer.workflow_id if outer else None, "family": known.get(FAMILY)}
-                )
+                return event.workflow_execution_started_event_attributes
     except RPCError as error:
         raise _missing(run_id, error) from error
     raise LookupError(f"run {run_id!r} has an empty history")

@@ -25,10 +25,10 @@ from holdfast.checkpoints.models import CheckpointRecord, FlowCheckpoint, NodeRe
 from holdfast.checkpoints.resuming import ResumePlan, plan_resume
 from holdfast.checkpoints.serial import seal, unseal_record
 from holdfast.contracts import names
-from holdfast.contracts.calls import FlowStart, InnerRun, RunConfig
-from holdfast.contracts.successor import Shown, shown
+from holdfast.contracts.calls import FlowStart, Given, InnerRun, RunConfig
+from holdfast.contracts.successor import Shown, has_runs, shown
 from holdfast.flows.check import ensure
-from holdfast.flows.ids import root_of, split_checkpoint_id, successor
+from holdfast.flows.ids import RunId, checkpoint_id, is_within, root_of, split_checkpoint_id, successor
 from holdfast.flows.spec import FlowSpec, NodeSpec
 from holdfast.starter.errors import (
     AlreadyResumedError,
@@ -41,8 +41,9 @@ from holdfast.starter.errors import (
     RunExistsError,
     RunNotFoundError,
 )
+from holdfast.starter.people import quoted
 from holdfast.starter.reader import RunReader
-from holdfast.starter.rebuild import started_with
+from holdfast.starter.rebuild import argument_of, started_with
 from holdfast.starter.starting import FAMILY, Origin, start_run
 
 _KEYS = uuid.UUID("1d2f8a64-3a5b-5d0e-8c57-5b0c3f1c9e02")
@@ -113,13 +114,28 @@ class Traveller:
             head, argument = left
             origin = Origin(how="resume", checkpoint_id=head.checkpoint_id, family=head.family or run, key=key)
             return await self._begin(_unread(argument), head.shown, head.plan, successor(run), origin)
-        source = await self._source(checkpoint, resume=True, closing=closing)
+        try:
+            source = await self._source(checkpoint, resume=True, closing=closing)
+        except NoCheckpointError:
+            if run is None or seq is not None or changes != Changes():
+                raise
+            return await self._resume_unbegun(run, key)
         start = _start(source, changes)
         old = source.record.run_id
         # The same keys for the same work: an effect whose reply was lost is not had twice.
         if start.input_data is None:
             start.key_base = _key_base(source)
         return await self._begin_from(start, successor(old), self._origin("resume", source, key))
+
+    async def _resume_unbegun(self, run: RunId, key: str | None) -> NewRun:
+        """A run that was ended before any worker took it up stands where it was to begin."""
+        known, start = await asyncio.gather(started_with(self._client, run), argument_of(self._client, run, FlowStart))
+        if known.outer is not None:
+            raise InnerRunError(run, known.outer)
+        start.key_base = start.key_base or run
+        at = checkpoint_id(run, start.base.sequence_number if start.base is not None else 0)
+        origin = Origin(how="resume", checkpoint_id=at, family=known.family or run, key=key)
+        return await self._begin_from(start, successor(run), origin)
 
     async def fork(
         self,
@@ -211,7 +227,7 @@ class Traveller:
                 record = unseal_record(await self._reader.at(run, seq, known))
         if resume and start.outer is not None:
             raise InnerRunError(run, start.outer)
-        moment = None if seq is None else record.updated_at
+        moment = None if seq is None else await self._moment(record, ended=ended)
         record, children, lost = await self._with_children(record, moment)
         return Source(record, start.flow, start.config, children, start.family, ended, lost)
 
@@ -227,8 +243,15 @@ class Traveller:
         start = await started_with(self._client, record.run_id)
         if resume and start.outer is not None:
             raise InnerRunError(record.run_id, start.outer)
-        record, children, lost = await self._with_children(record, record.updated_at)
+        record, children, lost = await self._with_children(record, await self._moment(record, ended=ended))
         return Source(record, start.flow, start.config, children, start.family, ended, lost)
+
+    async def _moment(self, record: CheckpointRecord, *, ended: bool) -> datetime | None:
+        """When flows inside are looked at: None is as they are now, which is what a run's last checkpoint means."""
+        if ended and any(has_runs(state.internal_state) for _, state in _unfinished(record)):
+            last = await self._reader.latest_record(record.run_id)
+            return None if last.sequence_number == record.sequence_number else record.updated_at
+        return record.updated_at
 
     async def _with_children(
         self, record: CheckpointRecord, moment: datetime | None
@@ -236,18 +259,32 @@ class Traveller:
         """The flows inside it that had not ended, as they were then, and where one was that is there no more."""
         found: dict[str, InnerRun] = {}
         lost: list[str] = []
+        given: dict[str, InnerRun] | None = None
         record = await self._with_batches(record, moment)
         for path, state in _unfinished(record):
             inside = state.internal_state
-            if "child_run_id" in inside and "checkpoint" not in inside:
-                inner = await self._inner(inside["child_run_id"], moment)
-                if inner is None:
-                    lost.append(path)
+            if "child_run_id" not in inside or ("checkpoint" in inside and inside["status"] == RunStatus.FAILED):
+                continue
+            own = inside["child_run_id"].startswith(f"{record.run_id}/")
+            inner = await self._inner(inside["child_run_id"], moment) if own else None
+            if "checkpoint" in inside:
+                # It has failed before, and was begun again from there.
+                if inner is None or inner.checkpoint.sequence_number <= inside["checkpoint"]["sequence_number"]:
                     continue
-                checkpoint, below, gone = await self._with_children(inner.checkpoint, moment)
-                found[path] = inner.model_copy(update={"checkpoint": checkpoint})
-                found |= {f"{path}/{name}": known for name, known in below.items()}
-                lost += [f"{path}/{name}" for name in gone]
+                record = record.fork()
+                gone_on = {name: value for name, value in inside.items() if name not in ("checkpoint", "flow")}
+                record.node_states[path] = state.model_copy(update={"internal_state": gone_on})
+            if inner is None:
+                # This run had not begun it yet: it is where the run that this one comes from had left it.
+                given = (await argument_of(self._client, record.run_id, Given)).children if given is None else given
+                before = {name: known for name, known in given.items() if is_within(name, path)}
+                found |= before
+                lost += [path] if own and not before else []
+                continue
+            checkpoint, below, gone = await self._with_children(inner.checkpoint, moment)
+            found[path] = inner.model_copy(update={"checkpoint": checkpoint})
+            found |= {f"{path}/{name}": known for name, known in below.items()}
+            lost += [f"{path}/{name}" for name in gone]
         return record, found, lost
 
     async def _with_batches(self, record: CheckpointRecord, moment: datetime | None) -> CheckpointRecord:
@@ -255,21 +292,38 @@ class Traveller:
         for path, state in _unfinished(record):
             batches: dict[str, dict[str, Any]] = state.internal_state.get("children") or {}
             for child, known in batches.items():
-                if known["status"] != RunStatus.COMPLETED and (batch := await self._inner(child, moment)) is not None:
+                if known["status"] == RunStatus.COMPLETED:
+                    continue
+                own = child.startswith(f"{record.run_id}/")
+                batch = await self._inner(child, moment) if own else None
+                record = _without_batch(record, path, child)
+                if batch is not None:
                     checkpoint = await self._with_batches(batch.checkpoint, moment)
                     record = _absorb(record, path, batch.flow.nodes[0], checkpoint)
         return record
 
     async def _inner(self, run_id: str, moment: datetime | None) -> InnerRun | None:
         try:
-            if moment is None:
-                record = await self._reader.latest_record(run_id)
-            else:
-                record = await self._reader.as_of(run_id, moment)
+            if moment is not None:
+                return await self._inner_at(run_id, moment)
+            record = await self._reader.latest_record(run_id)
             start = await started_with(self._client, run_id)
         except (RunNotFoundError, NoCheckpointError):
             return None
         return InnerRun(flow=start.flow, checkpoint=record)
+
+    async def _inner_at(self, run_id: str, moment: datetime) -> InnerRun | None:
+        with contextlib.suppress(NoCheckpointError):
+            flow, record = await self._reader.as_of(run_id, moment)
+            return InnerRun(flow=flow, checkpoint=record)
+        # What is tried again is begun again under its id: what it had done before is in another history.
+        query = f"WorkflowId = '{quoted(run_id)}' AND StartTime <= '{moment.isoformat()}'"
+        begun = [(known.start_time, known.run_id) async for known in self._client.list_workflows(query)]
+        for _, execution in sorted(begun, reverse=True):
+            with contextlib.suppress(NoCheckpointError):
+                flow, record = await self._reader.as_of(run_id, moment, execution)
+                return InnerRun(flow=flow, checkpoint=record)
+        return None
 
 
 def _unread(argument: bytes) -> RawValue:
@@ -316,7 +370,8 @@ def _start(source: Source, changes: Changes) -> FlowStart:
         base=record,
         resumed_from=record.id,
         plan=plan,
-        children=dict(source.children),
+        # What starts from nothing has nothing inside.
+        children={path: known for path, known in source.children.items() if root_of(path) not in plan.reset},
     )
 
 
@@ -330,6 +385,15 @@ def ensure_belongs(flow: FlowSpec, run_id: str, states: Iterable[str]) -> None:
 def _unfinished(record: CheckpointRecord) -> list[tuple[str, NodeRecord]]:
     completed = set(record.completed_node_ids)
     return [(path, state) for path, state in record.node_states.items() if root_of(path) not in completed]
+
+
+def _without_batch(record: CheckpointRecord, path: str, batch: str) -> CheckpointRecord:
+    """The map without one of its batches: it is not to be looked at once more when the new run is resumed in turn."""
+    state, without = record.node_states[path], record.fork()
+    inside = state.internal_state
+    others = {name: known for name, known in inside["children"].items() if name != batch}
+    without.node_states[path] = state.model_copy(update={"internal_state": {**inside, "children": others}})
+    return without
 
 
 def _absorb(record: CheckpointRecord, path: str, node: NodeSpec, batch: CheckpointRecord) -> CheckpointRecord:
@@ -350,8 +414,6 @@ def _absorb(record: CheckpointRecord, path: str, node: NodeSpec, batch: Checkpoi
         **inside,
         "completed_iterations": {**inside["completed_iterations"], **done},
         "failed_iterations": {**inside["failed_iterations"], **failed},
-        # It is in here now, and not to be taken once more when the new run is resumed in its turn.
-        "children": {name: known for name, known in inside["children"].items() if name != batch.run_id},
     }
     usage = add_usage(record.metadata.get("usage") or {}, batch.metadata.get("usage") or {})
     taken = record.fork(metadata={**record.metadata, **({"usage": usage} if usage else {})})

@@ -31,6 +31,7 @@ from holdfast.flows.reading import flow_from_data
 from holdfast.flows.spec import NodeSpec
 from holdfast.starter import embedded
 from holdfast.starter.connecting import connect
+from holdfast.starter.errors import AlreadyResumedError
 from holdfast.worker import running_worker
 from tests.integration.conftest import Bench
 
@@ -162,6 +163,29 @@ async def test_a_checkpoint_that_a_run_never_had_is_refused_by_name(bench: Bench
     await bench.client.result(run_id)
     with pytest.raises(NoCheckpointError, match="there is no checkpoint 99"):
         await bench.client.get_checkpoint(f"{run_id}@99")
+
+
+@pytest.mark.req("RT-1", "RT-7")
+async def test_a_run_that_was_ended_before_a_worker_took_it_up_is_resumed_where_it_was_to_begin(bench: Bench) -> None:
+    await bench.worker([Work])
+    BROKEN.add("c")
+    run_id = await bench.start(FLOW)
+    with pytest.raises(FlowFailedError):
+        await bench.client.result(run_id)
+    BROKEN.clear()
+    EXECUTIONS.clear()
+    unattended = HoldfastClient(bench.client.temporal, f"{bench.task_queue}-unattended")
+    second = await unattended.resume(run_id)
+    await bench.client.temporal.get_workflow_handle(second).terminate()
+    third = await bench.client.resume(second)
+    await bench.client.result(third)
+    first = await unattended.start(read_flow("id: f\nnodes:\n  n: {type: Work}"))
+    await bench.client.temporal.get_workflow_handle(first).terminate()
+    await bench.client.result(await bench.client.resume(first))
+
+    assert [("c", f"{run_id}/c"), ("n", f"{first}/n")] == EXECUTIONS
+    with pytest.raises(AlreadyResumedError, match=third):
+        await bench.client.resume(second)
 
 
 @pytest.mark.req("DM-8")

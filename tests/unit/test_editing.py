@@ -21,6 +21,9 @@ TYPES = {"draft": "Task", "talk": "agent", "plan": "graph_orchestrator", "each":
 FLOW = FlowSpec.model_validate({"id": "f", "nodes": [{"id": name, "type": kind} for name, kind in TYPES.items()]})
 
 
+HELLO = {"role": "user", "content": "hello"}
+
+
 def state(name: str, status: str, **fields: Any) -> NodeRecord:
     return NodeRecord(node_id=name, node_type=TYPES.get(name, "Task"), status=status, started_at=NOON, **fields)
 
@@ -32,7 +35,7 @@ def record() -> CheckpointRecord:
         state("talk", "running", internal_state={"prompt_messages": [{"role": "user", "content": "go"}], "loop": 1}),
         state("talk/loop[1]/sub[0]", "running", internal_state={"prompt_messages": [{"content": "inner"}]}),
         state("talk/loop[0]/sub[0]", "success", output_data=1),
-        state("plan", "running", internal_state={"context": {"topic": "sea", "a.b": 1}, "chat_history": ["hello"]}),
+        state("plan", "running", internal_state={"context": {"topic": "sea", "a.b": 1}, "chat_history": [HELLO]}),
         state(
             "each",
             "running",
@@ -105,7 +108,7 @@ def test_the_inside_of_a_node_that_is_under_way_is_changed() -> None:
     }
     assert inside("plan:context.topic", "land", "plan")["context"] == {"topic": "land", "a.b": 1}
     assert inside('plan:context["a.b"]', 2, "plan")["context"] == {"topic": "sea", "a.b": 2}
-    assert inside("plan:chat_history[0]", "bye", "plan")["chat_history"] == ["bye"]
+    assert inside("plan:chat_history[0].content", "bye", "plan")["chat_history"] == [{**HELLO, "content": "bye"}]
     assert inside("bad:state.page", 8, "bad") == {"page": 8}
     assert inside("talk:state.loop", 5, "talk")["loop"] == 5
 
@@ -169,6 +172,25 @@ def test_an_edit_that_cannot_be_made_is_refused_by_name(address: str, why: str) 
     assert str(refused.value).startswith(f"[edit/impossible] {address!r}: {why}")
     assert refused.value.address == address
     assert original.model_dump_json() == before
+
+
+@pytest.mark.parametrize(
+    ("address", "value", "why"),
+    [
+        ("talk:messages", "Be brief.", "it has to be a list of messages, each with 'role' and 'content'"),
+        ("talk:messages[0]", "Be brief.", "it has to be a list of messages, each with 'role' and 'content'"),
+        ("plan:chat_history", {"role": "user"}, "it has to be a list of messages, each with 'role' and 'content'"),
+        ("plan:context", "sea", "it has to be an object"),
+        ("each:iterations", [1, 2], "it has to be an object with results by the numbers of the 3 items"),
+        ("each:iterations", {"first": 1}, "it has to be an object with results by the numbers of the 3 items"),
+        ("each:iterations[3]", 1, "it has to be an object with results by the numbers of the 3 items"),
+    ],
+)
+def test_what_a_node_could_not_go_on_with_is_refused(address: str, value: Any, why: str) -> None:
+    with pytest.raises(EditError) as refused:
+        apply_edits(FLOW, record(), {address: value})
+
+    assert str(refused.value) == f"[edit/impossible] {address!r}: {why}"
 
 
 def test_what_there_is_instead_is_said_also_where_there_is_nothing() -> None:
@@ -269,13 +291,13 @@ def test_what_is_changed_at_any_place_is_found_there_and_nothing_else_is_changed
     path = choose.draw(st.sampled_from(paths_in(data)))
     whole = record()
     whole.node_states["draft"] = state("draft", "success", output_data=data)
-    whole.node_states["plan"] = state("plan", "running", internal_state={"context": data})
+    whole.node_states["plan"] = state("plan", "running", internal_state={"context": {"x": data}})
     before = whole.model_dump_json()
-    output, context = (name_of([field, *path]) for field in ("output", "context"))
+    output, context = name_of(["output", *path]), name_of(["context", "x", *path])
 
     result = apply_edits(FLOW, whole, {f"draft:{output}": new, f"plan:{context}": new})
 
-    for after in (result.node_states["draft"].output_data, result.node_states["plan"].internal_state["context"]):
+    for after in (result.node_states["draft"].output_data, result.node_states["plan"].internal_state["context"]["x"]):
         assert at(after, path) == new
         others = [other for other in paths_in(data) if other != path[: len(other)] and other[: len(path)] != path]
         assert [at(after, other) for other in others] == [at(data, other) for other in others]

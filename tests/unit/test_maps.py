@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoints.ledger import NodeAdvanced
+from holdfast.checkpoints.editing import apply_edits
+from holdfast.checkpoints.ledger import InputReceived, InputRequested, NodeAdvanced
 from holdfast.checkpoints.models import CheckpointStatus, NodeRecord
 from holdfast.contracts.calls import FlowResult, FlowStart, NodeCall, NodeReply, PureBatch, PureReply
 from holdfast.engine.ports import NodeError
@@ -25,7 +26,7 @@ BATCHED = {"inline_limit": 2, "batch_size": 3}
 
 
 def each(node: dict[str, Any], **params: Any) -> FlowSpec:
-    common = {name: params.pop(name) for name in ("error_handling", "input_transformer") if name in params}
+    common = {name: params.pop(name) for name in ("approval", "error_handling", "input_transformer") if name in params}
     return flow({"id": "each", "type": "map", "params": {"node": node, **params}, **common})
 
 
@@ -187,6 +188,24 @@ def test_a_resume_runs_the_failed_items_and_those_that_were_left_and_no_others(l
     assert resumed.state.output_data == {"output": [10, 20, 30, 40, 50, 60, 70], "failed_iterations": []}
     assert sorted(resumed.executed) == [f"each[{index}]" for index in range(7) if str(index) not in done]
     assert last.status == CheckpointStatus.COMPLETED
+
+
+@pytest.mark.req("OR-3", "FL-3")
+@pytest.mark.parametrize(
+    ("edited", "executed"), [({}, ["each[1]", "each[2]"]), ({"input": [4, 5]}, ["each[0]", "each[1]"])]
+)
+def test_a_failed_map_that_is_approved_again_runs_what_is_left_of_what_was_approved(
+    edited: dict[str, Any], executed: list[str]
+) -> None:
+    flow = each(TASK, max_workers=1, approval={"enabled": True, "editable": ["input"]})
+    script = {"each": Scripted(answer={"is_approved": True, "data": edited})}
+    failed = Mapped(flow, {"each": Scripted(answer={"is_approved": True})}, failing=[2]).run({"input": [1, 2, 3]})
+    resumed = Mapped(flow, script)
+
+    resumed.run(base=carried(failed))
+
+    assert resumed.executed == executed
+    assert resumed.state.output_data["output"] == [item * 10 for item in edited.get("input", [1, 2, 3])]
 
 
 @pytest.mark.req("OR-3")
@@ -397,6 +416,54 @@ def test_a_failed_item_goes_on_where_it_failed(limits: dict[str, Any]) -> None:
     twice = [path for path in failed.executed if path in resumed.executed]
     assert twice == [path for path in failed.executed if path.endswith("loop[2]/llm")]
     assert {*failed.executed, *resumed.executed} == set(whole.executed)
+
+
+@pytest.mark.req("OR-3", "AG-2")
+def test_nothing_of_an_item_is_left_over_wherever_the_next_run_is_ended() -> None:
+    mapped = each(WORKER, max_workers=1, **BATCHED)
+    failed = Watched(mapped, {**TALK, "each": Scripted(replies=[calls(("look", {"input": "x"}))])})
+    second = Watched(mapped, TALK)
+    second.run(base=carried(failed.run({"input": list("abcd")})))
+    settled = [entry for entry in second.ledger.since(0) if getattr(entry, "event", "") == "item_settled"]
+
+    assert settled
+    for entry in settled:
+        third = Watched(mapped, TALK).run(base=carried(second.ledger.at(entry.seq - 1)))
+        assert third.node_states.keys() == {"each"}
+
+
+@pytest.mark.req("OR-3", "AG-2")
+def test_an_item_whose_result_is_given_by_hand_leaves_nothing_over() -> None:
+    mapped = each(WORKER)
+    first = Watched(mapped, TALK)
+    first.run({"input": ["a", "b"]})
+    begun = next(entry.seq for entry in first.ledger.since(0) if getattr(entry, "event", "") == "model_replied")
+    given = apply_edits(mapped, carried(first.ledger.at(begun)), {"each:iterations[0]": "given"})
+    second = Watched(mapped, TALK)
+
+    last = second.run(base=given)
+
+    assert last.node_states.keys() == {"each"}
+    assert last.node_states["each"].output_data["output"][0] == "given"
+    assert not any(path.startswith("each[0]") for path in second.executed)
+
+
+@pytest.mark.req("OR-3", "OR-5")
+def test_an_item_that_was_approved_is_not_asked_about_again_in_a_batch() -> None:
+    guarded = {**TASK, "approval": {"enabled": True}}
+    script = {"each": Scripted(output="done", seconds=1, answer={"is_approved": True})}
+    first = Watched(each(guarded), script)
+    first.run({"input": list("abcd")})
+    answered = next(entry.seq for entry in first.ledger.since(0) if isinstance(entry, InputReceived))
+    second = Watched(each(guarded, **BATCHED), script)
+
+    last = second.run(base=carried(first.ledger.at(answered)))
+
+    entries = [entry for child in second.children.values() for entry in child.ledger.since(0)]
+    asked = [entry for entry in entries if isinstance(entry, InputRequested)]
+    assert sorted(entry.path for entry in asked) == ["each[1]", "each[2]", "each[3]"]
+    assert all(entry.request["is_resumed"] for entry in asked)
+    assert last.metadata["approvals"] == {}
 
 
 @pytest.mark.req("OR-3")
