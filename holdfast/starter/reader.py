@@ -37,7 +37,7 @@ from holdfast.contracts.calls import CheckpointQuery, FlowStart, ListQuery, Star
 from holdfast.contracts.results import unpack_data
 from holdfast.contracts.successor import Successor
 from holdfast.starter.errors import NoCheckpointError, RunNotFoundError
-from holdfast.starter.rebuild import executions, rebuild
+from holdfast.starter.rebuild import executions, missing, rebuild
 
 _QUERY_SECONDS = 5.0
 _LEFT_SECONDS = 0.5
@@ -81,7 +81,7 @@ class RunReader:
 
     async def closing(self, run_id: str) -> HistoryEvent | None:
         """The event a run has ended with, in one call. An open run would be waited for: it is given a moment."""
-        with contextlib.suppress(TimeoutError, RPCError):
+        with contextlib.suppress(TimeoutError, RPCError, RunNotFoundError):
             async with asyncio.timeout(_LEFT_SECONDS):
                 return await self._close_event(run_id)
         return None
@@ -158,10 +158,13 @@ class RunReader:
 
     async def _close_event(self, run_id: str) -> HistoryEvent | None:
         """Waits for it while the run is open."""
-        async for event in self._handle(run_id).fetch_history_events(
-            event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT
-        ):
-            return event
+        try:
+            async for event in self._handle(run_id).fetch_history_events(
+                event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT
+            ):
+                return event
+        except RPCError as error:
+            raise missing(run_id, error) from error
         return None
 
     async def _result_in(self, event: HistoryEvent) -> dict[str, Any] | None:

@@ -39,15 +39,20 @@ _UPDATES = frozenset(
 
 
 async def executions(client: Client, run_id: str) -> AsyncGenerator[WorkflowHistory]:
-    """The histories of a run, newest execution first: continue-as-new makes a chain of them."""
+    """The histories of a run, newest execution first: continue-as-new makes a chain of them.
+
+    The first ones may be gone: a namespace's retention counts from the end of an execution, not of its run.
+    """
     execution: str | None = None
     while True:
         handle = client.get_workflow_handle(run_id, run_id=execution)
         try:
             history = await handle.fetch_history()
         except RPCError as error:
+            if execution is not None and error.status == RPCStatusCode.NOT_FOUND:
+                return
             # Deleted a moment ago.
-            raise _missing(run_id, error) from error
+            raise missing(run_id, error) from error
         yield history
         started = history.events[0].workflow_execution_started_event_attributes
         execution = started.continued_execution_run_id or None
@@ -55,7 +60,7 @@ async def executions(client: Client, run_id: str) -> AsyncGenerator[WorkflowHist
             return
 
 
-def _missing(run_id: str, error: RPCError) -> Exception:
+def missing(run_id: str, error: RPCError) -> Exception:
     return RunNotFoundError(run_id) if error.status == RPCStatusCode.NOT_FOUND else error
 
 
@@ -145,7 +150,7 @@ async def started_with(client: Client, run_id: str) -> Started:
                     update={"outer": outer.workflow_id if outer else None, "family": known.get(FAMILY)}
                 )
     except RPCError as error:
-        raise _missing(run_id, error) from error
+        raise missing(run_id, error) from error
     raise LookupError(f"run {run_id!r} has an empty history")
 
 
