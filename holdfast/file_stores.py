@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from pydantic import ValidationError
+
 from holdfast.codecs.blobs import (
     BadStoreError,
     BlobStore,
@@ -111,7 +113,10 @@ def stores_of(flow: FlowSpec) -> list[FileStoreParams]:
     """Every store outside the checkpoint that an agent of the flow has, at any depth; each once."""
     found: dict[str, FileStoreParams] = {}
     for written in _written([node.params for node in flow.nodes]):
-        params = FileStoreParams.model_validate(written)
+        try:
+            params = FileStoreParams.model_validate(written)
+        except ValidationError:
+            continue  # Of a node of the author's own, which has a model as well.
         if params.type != "memory":
             place = params.model_dump_json(include={"type", "path", "connection", "bucket", "prefix"})
             found.setdefault(place, params)

@@ -147,7 +147,7 @@ class Traveller:
 
     async def start_from(self, source: Source, run_id: str, *, key: str, paused: bool, changes: Changes) -> NewRun:
         """A run from a checkpoint that came from elsewhere, or from here. The same again is the same run."""
-        source = replace(source, family=await self._family(source.record.run_id))
+        source = replace(source, family=await self._family(source.record.run_id) or source.family)
         start = _start(source, changes)
         start.paused = paused
         start.key_base = _key_base(source)
@@ -180,9 +180,12 @@ class Traveller:
         return Origin(how=how, checkpoint_id=record.id, family=source.family or record.run_id, key=key)
 
     async def _family(self, run_id: str) -> str | None:
-        """That of a run that may be here or not."""
+        """That of a run that may be here or not. A flow inside a run is of the outer run's: their files go together."""
         with contextlib.suppress(RunNotFoundError):
-            return (await self._reader.describe(run_id)).typed_search_attributes.get(FAMILY)
+            known = await self._reader.describe(run_id)
+            if known.parent_id is not None and known.root_id is not None:
+                return await self._family(known.root_id) or known.root_id
+            return known.typed_search_attributes.get(FAMILY)
         return None
 
     async def _taken(self, run_id: str) -> Origin | None:
@@ -213,7 +216,8 @@ class Traveller:
             raise InnerRunError(run, start.outer)
         moment = None if seq is None else record.updated_at
         record, children, lost = await self._with_children(record, moment)
-        return Source(record, start.flow, start.config, children, start.family, ended, lost)
+        family = start.family if start.outer is None else await self._family(start.outer) or start.outer
+        return Source(record, start.flow, start.config, children, family, ended, lost)
 
     async def _given(self, record: CheckpointRecord, *, resume: bool) -> Source:
         """A checkpoint that the caller holds. Its run may be here or not."""
@@ -228,7 +232,8 @@ class Traveller:
         if resume and start.outer is not None:
             raise InnerRunError(record.run_id, start.outer)
         record, children, lost = await self._with_children(record, record.updated_at)
-        return Source(record, start.flow, start.config, children, start.family, ended, lost)
+        family = start.family if start.outer is None else await self._family(start.outer) or start.outer
+        return Source(record, start.flow, start.config, children, family, ended, lost)
 
     async def _with_children(
         self, record: CheckpointRecord, moment: datetime | None
