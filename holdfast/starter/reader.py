@@ -201,6 +201,8 @@ class RunReader:
         async for history in executions(self._client, run_id):
             try:
                 _, ledger = await rebuild(self._client, history)
+            except _DAMAGED:
+                raise  # It has checkpoints. (That a blob is missing is a LookupError, too.)
             except LookupError as error:
                 # A new execution that nobody has taken up yet is where the one before it was.
                 why = str(error)
@@ -225,6 +227,8 @@ class RunReader:
         async for history in executions(self._client, run_id):
             try:
                 rebuilt = await rebuild(self._client, history)
+            except _DAMAGED:
+                raise
             except LookupError:
                 continue
             yield rebuilt

@@ -226,11 +226,11 @@ class CheckpointStore:
             within = {run.id for run in await self._executions(run_id)} - {run_id}
             await self._delete_files(run_id, within, going=runs)
             owners |= within
-        await self._blobs.release(owners)
+        blobs = await self._blobs.release(owners)
         for run_id, last in ended.items():
             await self._delete_executions(await self._executions(run_id), run_id, last)
         # Interrupted before this, a later clean-up sweeps what is left.
-        await self._blobs.delete(owners)
+        await self._blobs.delete(blobs)
 
     async def _delete_files(self, run_id: str, within: Collection[str], going: Collection[str]) -> None:
         """Not those of orphans: who has taken their outputs over could only be found by the run that is gone."""
