@@ -232,7 +232,7 @@ class CheckpointStore:
         # Interrupted before this, a later clean-up sweeps what is left.
         await self._blobs.delete(blobs)
 
-    async def _delete_files(self, run_id: str, within: Collection[str], going: Collection[str]) -> None:
+    async def _delete_files(self, run_id: str, within: Collection[str], going: Mapping[str, str]) -> None:
         """Not those of orphans: who has taken their outputs over could only be found by the run that is gone."""
         started: dict[str, Started] = {}
         for owner in (run_id, *within):
@@ -243,13 +243,14 @@ class CheckpointStore:
         if flows:
             family = (started[run_id].family if run_id in started else None) or run_id
             others = await self._others(run_id, family, going)
-            await delete_files(flows, self._temporal.namespace, family, others)
+            await delete_files(flows, self._temporal.namespace, family, going[run_id], others)
 
-    async def _others(self, run_id: str, family: str, going: Collection[str]) -> list[str]:
+    async def _others(self, run_id: str, family: str, going: Collection[str]) -> dict[str, str]:
         """Who of its family stays. Listings lag: who resumed it is asked for by name, and each whether it is there."""
         listed = [member.id async for member in members_of(self._temporal, family)]
         named = dict.fromkeys([successor(run_id), *listed])
-        return [other for other in named if other not in (run_id, *going) and await self._exists(other)]
+        asked = {other: await self._described(other) for other in named if other not in (run_id, *going)}
+        return {other: known.run_id for other, known in asked.items() if known is not None}
 
     async def _delete_executions(self, listed: Collection[WorkflowExecution], run_id: str, last: str) -> None:
         inside = sorted((run.start_time, run.id, run.run_id) for run in listed if run.id != run_id)

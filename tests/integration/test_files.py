@@ -319,6 +319,39 @@ async def has_ended(bench: Bench, *run_ids: str) -> None:
 
 
 @pytest.mark.req("FS-1", "FL-9")
+@pytest.mark.parametrize("store", OUTSIDE)
+async def test_a_run_that_was_deleted_and_is_there_again_is_one_of_its_family(
+    store: str, bench: Bench, stores: FileStores
+) -> None:
+    await bench.worker()
+    after = CheckpointStore(bench.client)
+    flow = clerk(STORES[store], calls(write("a.txt", "one")), "done")
+    flow.id = f"files-{bench.task_queue}"
+    first = await bench.start(flow, {"input": "go"})
+    await bench.client.result(first)
+    bundle = await export(bench.client, first, files=False)
+
+    async def imported() -> tuple[str, dict[str, Any]]:
+        new = (await import_bundle(bench.client, bundle, paused=False)).run_id
+        result = await bench.client.result(new)
+        await has_ended(bench, first, new)
+        return new, result.output["clerk"]["output"]["files"]["a.txt"]
+
+    once, _ = await imported()
+    await after.delete(once)
+    while await after.load(once) is not None:
+        await asyncio.sleep(0.05)
+    again, entry = await imported()
+    await after.delete(first)
+    readable = await stored(entry)
+    await after.delete(again)
+
+    assert again == once
+    assert readable == b"one"
+    assert await objects(stores, store, first, again) == []
+
+
+@pytest.mark.req("FS-1", "FL-9")
 async def test_a_fork_of_a_flow_inside_a_run_is_of_that_runs_family(bench: Bench, stores: FileStores) -> None:
     await bench.worker()
     inner = clerk(STORES["local"], calls(write("a.txt", "one")), "done")
