@@ -3,10 +3,12 @@
 For workers, and for whoever deletes a run's files. The store whose contents are in the checkpoint needs none of this.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote, urlsplit, urlunsplit
+
+from pydantic import ValidationError
 
 from holdfast.codecs.blobs import (
     BadStoreError,
@@ -72,18 +74,21 @@ class FileStores:
             count += await delete_prefix(await self.open(params), prefix_of(namespace, run_id))
         return count
 
-    async def leave_to(self, family: str, flow: FlowSpec, namespace: str, run_id: str, others: Collection[str]) -> bool:
+    async def leave_to(
+        self, family: str, flow: FlowSpec, namespace: str, run_id: str, execution: str, others: Mapping[str, str]
+    ) -> bool:
         """Notes in its stores that a run goes and its files stay, because others of its family may refer to them.
 
-        False when all of these others have left such a note as well: of two who go at once, one is the last.
+        False when all of these others have left such a note as well: of two who go at once, one is the last. Runs are
+        noted with the execution that they are found by: who has taken the id of one that is gone has left no note.
         """
         notes = _left_to(namespace, family)
         stay = False
         for params in stores_of(flow):
             blobs = await self.open(params)
-            await blobs.put(f"{notes}/{_own(namespace, run_id)}", b"")
-            gone = {blob.name.rpartition("/")[2] async for blob in blobs.find(f"{notes}/")}
-            stay = stay or any(_own(namespace, other) not in gone for other in others)
+            await blobs.put(f"{notes}/{_own(namespace, run_id)}/{execution}", b"")
+            gone = {blob.name async for blob in blobs.find(f"{notes}/")}
+            stay = stay or any(f"{notes}/{_own(namespace, other)}/{last}" not in gone for other, last in others.items())
         return stay
 
     async def delete_left_to(self, family: str, flow: FlowSpec, namespace: str) -> int:
@@ -92,7 +97,8 @@ class FileStores:
         for params in stores_of(flow):
             blobs = await self.open(params)
             for note in [blob.name async for blob in blobs.find(f"{notes}/")]:
-                count += await delete_prefix(blobs, f"{notes.partition('/')[0]}/{note.rpartition('/')[2]}")
+                space, _, own, *_ = note.split("/")
+                count += await delete_prefix(blobs, f"{space}/{own}")
                 await blobs.delete([note])  # Last: interrupted before it, the rest is found again.
         return count
 
@@ -111,7 +117,10 @@ def stores_of(flow: FlowSpec) -> list[FileStoreParams]:
     """Every store outside the checkpoint that an agent of the flow has, at any depth; each once."""
     found: dict[str, FileStoreParams] = {}
     for written in _written([node.params for node in flow.nodes]):
-        params = FileStoreParams.model_validate(written)
+        try:
+            params = FileStoreParams.model_validate(written)
+        except ValidationError:
+            continue  # Of a node of the author's own, which has a model as well.
         if params.type != "memory":
             place = params.model_dump_json(include={"type", "path", "connection", "bucket", "prefix"})
             found.setdefault(place, params)

@@ -53,6 +53,8 @@ class Source(BaseModel):
     namespace: str
     run_id: str
     checkpoint_id: str
+    family: str | None = None
+    """The first of the runs that it comes from, whose relatives keep the files that it refers to."""
 
 
 class Bundle(BaseModel):

@@ -213,7 +213,10 @@ class HoldfastClient:
         self, flow_id: str | None = None, status: RunStatus | None = None, limit: int = 50, cursor: str | None = None
     ) -> tuple[list[RunInfo], str | None]:
         """A page of runs, newest first, and the cursor of the next one. ValueError when the cursor is none of ours."""
-        conditions = [f"WorkflowType = '{names.FLOW_RUN}'", "ParentWorkflowId IS NULL"]
+        # A run that was continued has several executions, of which the last one is the run.
+        conditions = [
+            f"WorkflowType = '{names.FLOW_RUN}'", "ParentWorkflowId IS NULL", "ExecutionStatus != 'ContinuedAsNew'",
+        ]  # fmt: skip
         if flow_id is not None:
             conditions.append(f"{names.ATTRIBUTE_FLOW} = '{quoted(flow_id)}'")
         if status is not None:

@@ -1,13 +1,13 @@
 """Which runs come from which: the tree of resumes, forks, reruns and imports."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from pydantic import Field
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecution
 
 from holdfast.contracts import names
 from holdfast.flows.ids import split_checkpoint_id
-from holdfast.starter.people import quoted
+from holdfast.starter.people import can_be_quoted, quoted
 from holdfast.starter.reader import RunReader
 from holdfast.starter.runs import RunInfo, info_of
 from holdfast.starter.starting import FAMILY, Origin
@@ -21,20 +21,21 @@ class Member(RunInfo):
     children: list["Member"] = Field(default_factory=list["Member"])
 
 
-def members_of(first: str) -> str:
-    """A query for the runs of the family that began with this one."""
-    first = quoted(first)
-    return (
-        f"WorkflowType = '{names.FLOW_RUN}' AND ({names.ATTRIBUTE_FAMILY} = '{first}' OR WorkflowId = '{first}') "
-        "AND ExecutionStatus != 'ContinuedAsNew'"
-    )
+async def members_of(client: Client, first: str) -> AsyncGenerator[WorkflowExecution]:
+    """The runs of the family that began with this one, from the visibility store; one that was reset several times."""
+    query = f"WorkflowType = '{names.FLOW_RUN}' AND ExecutionStatus != 'ContinuedAsNew'"
+    if can_be_quoted(first):
+        query += f" AND ({names.ATTRIBUTE_FAMILY} = '{quoted(first)}' OR WorkflowId = '{quoted(first)}')"
+    async for execution in client.list_workflows(query):
+        if first in (execution.id, execution.typed_search_attributes.get(FAMILY)):
+            yield execution
 
 
 async def family(client: Client, reader: RunReader, run_id: str) -> list[Member]:
     """The family of a run, oldest first, from the visibility store. Several trees when a common ancestor is gone."""
     known = await reader.describe(run_id)
     members: dict[str, Member] = {}
-    async for execution in client.list_workflows(members_of(known.typed_search_attributes.get(FAMILY) or run_id)):
+    async for execution in members_of(client, known.typed_search_attributes.get(FAMILY) or run_id):
         if execution.id in members:
             continue  # An older execution of a run that was reset.
         info = await info_of(execution)

@@ -43,7 +43,9 @@ async def export(client: HoldfastClient, checkpoint: str, made_for: str | None =
             for path, child in children.items()
         }
     return Bundle(
-        source=Source(namespace=namespace, run_id=found.record.run_id, checkpoint_id=found.record.id),
+        source=Source(
+            namespace=namespace, run_id=found.record.run_id, checkpoint_id=found.record.id, family=found.family
+        ),
         made_for=made_for or namespace,
         flow=found.flow,
         config=found.config,
@@ -61,7 +63,7 @@ async def import_bundle(
     run_id: str | None = None,
 ) -> NewRun:
     """A run that stands where the checkpoint is, paused until somebody lets it go on. The same again: the same run."""
-    source = TravelSource(bundle.checkpoint, bundle.flow, bundle.config, bundle.children)
+    source = TravelSource(bundle.checkpoint, bundle.flow, bundle.config, bundle.children, bundle.source.family)
     return await _begin(client, source, bundle.checksum or checksum(seal(bundle.checkpoint)), flow, paused, run_id)
 
 
@@ -110,7 +112,11 @@ async def import_checkpoint(
         raise InvalidExportError("export/not-locked", why, "to believe it all the same, give none")
     if flow is None:
         raise NoDefinitionError(str(data.get("run_id", "?")))
-    if _has_hidden(data):
+    try:
+        hidden = _has_hidden(data)
+    except RecursionError:
+        raise InvalidCheckpointError(["it is nested beyond measure, or contains itself"]) from None
+    if hidden:
         # It was taken as it is shown: its run would go on with the mark for a password.
         raise InvalidCheckpointError([f"it has hidden fields, {HIDDEN!r}: take it with --show-secrets, or export it"])
     record, notes = await asyncio.to_thread(_record, data, flow)
@@ -146,7 +152,7 @@ def _bare(path: Path) -> Any | None:
     try:
         text = path.read_text()
         data: Any = plain_yaml(text) if path.suffix.lower() in (".yaml", ".yml") else json.loads(text)
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return None  # Whoever reads an export says what is wrong with it.
     if not is_object(data) or data.get("format") == FORMAT:
         return None

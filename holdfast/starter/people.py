@@ -175,6 +175,11 @@ def quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
+def can_be_quoted(text: str) -> bool:
+    """Whether such a query finds it. Temporal's server takes quotes at the ends away, and leaves escapes in."""
+    return text == text.strip("'") and not any(letter in text for letter in '\\"\b\n\r\t')
+
+
 async def _requests(execution: WorkflowExecution) -> list[OpenRequest]:
     memo = await execution.memo()
     listed: list[dict[str, Any]] = memo.get(names.MEMO_REQUESTS) or []

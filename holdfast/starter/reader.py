@@ -38,7 +38,7 @@ from holdfast.contracts.results import unpack_data
 from holdfast.contracts.successor import Successor
 from holdfast.flows.spec import FlowSpec
 from holdfast.starter.errors import NoCheckpointError, RunNotFoundError
-from holdfast.starter.rebuild import executions, rebuild
+from holdfast.starter.rebuild import executions, missing, rebuild
 
 _QUERY_SECONDS = 5.0
 _LEFT_SECONDS = 0.5
@@ -82,7 +82,7 @@ class RunReader:
 
     async def closing(self, run_id: str) -> HistoryEvent | None:
         """The event a run has ended with, in one call. An open run would be waited for: it is given a moment."""
-        with contextlib.suppress(TimeoutError, RPCError):
+        with contextlib.suppress(TimeoutError, RPCError, RunNotFoundError):
             async with asyncio.timeout(_LEFT_SECONDS):
                 return await self._close_event(run_id)
         return None
@@ -161,10 +161,13 @@ class RunReader:
 
     async def _close_event(self, run_id: str) -> HistoryEvent | None:
         """Waits for it while the run is open."""
-        async for event in self._handle(run_id).fetch_history_events(
-            event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT
-        ):
-            return event
+        try:
+            async for event in self._handle(run_id).fetch_history_events(
+                event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT
+            ):
+                return event
+        except RPCError as error:
+            raise missing(run_id, error) from error
         return None
 
     async def _result_in(self, event: HistoryEvent) -> dict[str, Any] | None:
@@ -201,6 +204,8 @@ class RunReader:
         async for history in executions(self._client, run_id):
             try:
                 _, ledger = await rebuild(self._client, history)
+            except _DAMAGED:
+                raise  # It has checkpoints. (That a blob is missing is a LookupError, too.)
             except LookupError as error:
                 # A new execution that nobody has taken up yet is where the one before it was.
                 why = str(error)
@@ -225,6 +230,8 @@ class RunReader:
         async for history in executions(self._client, run_id, execution):
             try:
                 rebuilt = await rebuild(self._client, history)
+            except _DAMAGED:
+                raise
             except LookupError:
                 continue
             yield rebuilt

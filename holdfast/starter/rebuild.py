@@ -40,14 +40,19 @@ _UPDATES = frozenset(
 
 
 async def executions(client: Client, run_id: str, execution: str | None = None) -> AsyncGenerator[WorkflowHistory]:
-    """The histories of a run, newest execution first, or from one on: continue-as-new makes a chain of them."""
+    """The histories of a run, newest execution first, or from one on: continue-as-new makes a chain of them.
+
+    The first ones may be gone: a namespace's retention counts from the end of an execution, not of its run.
+    """
     while True:
         handle = client.get_workflow_handle(run_id, run_id=execution)
         try:
             history = await handle.fetch_history()
         except RPCError as error:
+            if execution is not None and error.status == RPCStatusCode.NOT_FOUND:
+                return
             # Deleted a moment ago.
-            raise _missing(run_id, error) from error
+            raise missing(run_id, error) from error
         yield history
         started = history.events[0].workflow_execution_started_event_attributes
         execution = started.continued_execution_run_id or None
@@ -55,7 +60,7 @@ async def executions(client: Client, run_id: str, execution: str | None = None) 
             return
 
 
-def _missing(run_id: str, error: RPCError) -> Exception:
+def missing(run_id: str, error: RPCError) -> Exception:
     return RunNotFoundError(run_id) if error.status == RPCStatusCode.NOT_FOUND else error
 
 
@@ -153,7 +158,7 @@ async def _first(client: Client, run_id: str) -> WorkflowExecutionStartedEventAt
             if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
                 return event.workflow_execution_started_event_attributes
     except RPCError as error:
-        raise _missing(run_id, error) from error
+        raise missing(run_id, error) from error
     raise LookupError(f"run {run_id!r} has an empty history")
 
 

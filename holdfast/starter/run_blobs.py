@@ -5,7 +5,7 @@ clean-up that dies leaves those of a run that is gone. Neither is missed, and bo
 is never touched: only it knows what it will still refer to.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,9 +13,11 @@ from google.protobuf.message import Message
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 
-from holdfast.codecs.blobs import Blob, delete_prefix, prefix_of, run_of
+from holdfast.codecs.blobs import Blob, prefix_of, run_of
 from holdfast.codecs.codec import HoldfastCodec
 from holdfast.codecs.epochs import MARKER, end_epochs
+from holdfast.codecs.faults import DAMAGED, WORTH_WAITING
+from holdfast.starter.errors import RunNotFoundError
 from holdfast.starter.rebuild import executions
 
 _DELETED_AT_ONCE = 1000
@@ -30,19 +32,23 @@ class RunBlobs:
         self._codec = codec if isinstance(codec, HoldfastCodec) else None
         self._store = self._codec.blobs if self._codec is not None else None
 
-    async def release(self, run_ids: Collection[str]) -> None:
-        """Before the runs are deleted: from then on nobody refers to what they have."""
-        if self._store is not None:
-            await end_epochs(self._store, self._prefixes(run_ids))
+    async def release(self, run_ids: Collection[str]) -> list[str]:
+        """Before the runs are deleted: from then on nobody refers to what they have, which is given by name.
 
-    async def delete(self, run_ids: Collection[str]) -> int:
-        """After the runs are deleted; how many blobs went."""
+        When they are gone their ids can be taken again, and then there are others' blobs beside it.
+        """
         if self._store is None:
-            return 0
-        return sum([await delete_prefix(self._store, prefix) for prefix in self._prefixes(run_ids)])
+            return []
+        prefixes = [prefix_of(self._client.namespace, run_id) for run_id in run_ids]
+        await end_epochs(self._store, prefixes)
+        return [blob.name for prefix in prefixes async for blob in self._store.find(f"{prefix}/")]
 
-    def _prefixes(self, run_ids: Collection[str]) -> list[str]:
-        return [prefix_of(self._client.namespace, run_id) for run_id in run_ids]
+    async def delete(self, names: Sequence[str]) -> None:
+        """After the runs are deleted."""
+        if self._store is None:
+            return
+        for start in range(0, len(names), _DELETED_AT_ONCE):
+            await self._store.delete(names[start : start + _DELETED_AT_ONCE])
 
     async def unneeded(
         self, before: datetime, ended_at: Callable[[str], Awaitable[datetime | None]], *, deep: bool
@@ -59,7 +65,10 @@ class RunBlobs:
                 found += blobs
                 continue
             if deep and ended is not None and ended < before:
-                needed = await self._referred_to(run_id)
+                try:
+                    needed = await self._referred_to(run_id)
+                except (RunNotFoundError, *DAMAGED, *WORTH_WAITING):
+                    continue  # Nobody knows what it needs.
                 found += [blob for blob in blobs if blob.name not in needed and not blob.name.endswith(f"/{MARKER}")]
         return found
 
@@ -69,9 +78,7 @@ class RunBlobs:
             return
         await self._store.tidy(grace)
         await end_epochs(self._store, {blob.name.rpartition("/")[0] for blob in blobs})
-        names = [blob.name for blob in blobs]
-        for start in range(0, len(names), _DELETED_AT_ONCE):
-            await self._store.delete(names[start : start + _DELETED_AT_ONCE])
+        await self.delete([blob.name for blob in blobs])
 
     async def _by_run(self) -> AsyncIterator[tuple[str, list[Blob]]]:
         if self._store is None:

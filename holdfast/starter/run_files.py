@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from holdfast.codecs.faults import BAD_SETTINGS, WORTH_WAITING
 from holdfast.file_stores import FileStores, files_root
@@ -18,13 +18,16 @@ def file_stores() -> FileStores:
     return FileStores(files_root(home(), os.environ), _address)
 
 
-async def delete_files(flows: Mapping[str, FlowSpec], namespace: str, family: str, others: Collection[str]) -> None:
-    """Of runs that go, with these definitions. While `others` of their family stay, so do the files: the outputs that
-    those have taken over refer to them. What cannot be reached is said and left: it keeps no run from going."""
+async def delete_files(
+    flows: Mapping[str, FlowSpec], namespace: str, family: str, execution: str, others: Mapping[str, str]
+) -> None:
+    """Of a run that goes and of those inside it, with these definitions. While `others` of its family stay, so do the
+    files: the outputs that those have taken over refer to them. Each is known by the execution that it is found by.
+    What cannot be reached is said and left: it keeps no run from going."""
     stores = file_stores()
     for run_id, flow in flows.items():
         try:
-            if others and await stores.leave_to(family, flow, namespace, run_id, others):
+            if others and await stores.leave_to(family, flow, namespace, run_id, execution, others):
                 continue
             await stores.delete_run(flow, namespace, run_id)
             await stores.delete_left_to(family, flow, namespace)

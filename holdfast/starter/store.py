@@ -5,7 +5,7 @@ it and all its executions. A run that has not ended is never deleted: it may wai
 """
 
 import contextlib
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 from temporalio.api.common.v1 import WorkflowExecution as Execution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
-from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
+from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.checkpoints.models import CheckpointStatus, CheckpointSummary, FlowCheckpoint
@@ -32,7 +32,7 @@ from holdfast.starter.errors import (
     RunNotFoundError,
 )
 from holdfast.starter.families import members_of
-from holdfast.starter.people import quoted
+from holdfast.starter.people import can_be_quoted, quoted
 from holdfast.starter.rebuild import started_with
 from holdfast.starter.run_blobs import RunBlobs
 from holdfast.starter.run_files import delete_files
@@ -105,18 +105,22 @@ class CheckpointStore:
         try:
             known = await self._temporal.get_workflow_handle(run_id).describe()
         except RPCError as error:
-            if error.status == RPCStatusCode.NOT_FOUND:
+            if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
                 return False
             raise
+        if known.workflow_type != names.FLOW_RUN:
+            return False  # Somebody else's workflow, in the same namespace.
         if known.status == WorkflowExecutionStatus.RUNNING:
             raise RunActiveError(run_id)
         if known.parent_id is not None:
             raise InnerRunError(run_id, known.root_id or known.parent_id)
-        await self._delete([run_id])
+        await self._delete({run_id: known.run_id})
         return True
 
     async def cleanup(self, flow_id: str, keep_count: int) -> int:
         """Deletes the ended runs of a flow but the newest `keep_count`; how many went."""
+        if keep_count < 0:
+            raise ValueError(f"cannot keep {keep_count} runs of flow {flow_id!r}: to keep none, say 0")
         return len((await self.collect(Retention(flow_id, keep=keep_count))).runs)
 
     async def collect(self, retention: Retention | None = None, *, dry_run: bool = False) -> Collected:
@@ -128,16 +132,16 @@ class CheckpointStore:
         found.kept_open = await self._count(
             f"{_OURS} AND ParentWorkflowId IS NULL AND ExecutionStatus = 'Running'{only}"
         )
+        going: dict[str, str] = {}
         async for run in self._temporal.list_workflows(f"{_OURS} AND ParentWorkflowId IS NULL AND {_ENDED}{only}"):
             if await self._may_go(run, wanted, kept):
-                found.runs.append(run.id)
-        found.orphans = [run_id async for run_id in self._orphans()] if wanted.flow_id is None else []
-        for run_id in found.runs:
-            found.executions += await self._count(f"RootWorkflowId = '{quoted(run_id)}'")
-        for run_id in found.orphans:
-            found.executions += await self._count(f"WorkflowId = '{quoted(run_id)}'")
+                going.setdefault(run.id, run.run_id)
+        orphans = await self._orphans() if wanted.flow_id is None else {}
+        found.runs, found.orphans = list(going), list(orphans)
+        for run_id in (*going, *orphans):
+            found.executions += len(await self._executions(run_id))
         if not dry_run:
-            await self._delete(found.runs, found.orphans)
+            await self._delete(going, orphans)
         if wanted.flow_id is None:
             await self._sweep(found, wanted)
         return found
@@ -149,14 +153,16 @@ class CheckpointStore:
             await self._blobs.sweep(unneeded, wanted.grace)
 
     async def _ended_at(self, run_id: str) -> datetime | None:
-        try:
-            return (await self._client.get_run(run_id)).closed_at
-        except RunNotFoundError as error:
-            raise LookupError(run_id) from error
+        known = await self._described(run_id)
+        if known is None:
+            raise LookupError(run_id)
+        return known.close_time
 
     async def _may_go(self, run: WorkflowExecution, wanted: Retention, kept: dict[str, int]) -> bool:
         flow = run.typed_search_attributes.get(FLOW) or ""
         if wanted.keep is not None:
+            if await self._was_reset(run):
+                return False  # It is none of those that are kept.
             kept[flow] = kept.get(flow, 0) + 1
             if kept[flow] <= wanted.keep:
                 return False
@@ -171,48 +177,62 @@ class CheckpointStore:
             if days is None:
                 return False
             older_than = timedelta(days=days)
-        return older_than is None or (run.close_time is not None and run.close_time <= _now() - older_than)
+        old = older_than is None or (run.close_time is not None and run.close_time <= _now() - older_than)
+        return old and not await self._was_reset(run)
 
-    async def _orphans(self) -> AsyncGenerator[str]:
-        """Ended flows inside a run whose outermost run is gone."""
+    async def _was_reset(self, run: WorkflowExecution) -> bool:
+        """Whether it is an execution that a reset has ended. Its run goes on in another one, which may be open."""
+        known = await self._described(run.id)
+        return known is not None and known.run_id != run.run_id
+
+    async def _orphans(self) -> dict[str, str]:
+        """Ended flows inside a run whose outermost run is gone, each with its last execution."""
         there: dict[str, bool] = {}
+        found: dict[str, str] = {}
         async for run in self._temporal.list_workflows(f"{_OURS} AND ParentWorkflowId IS NOT NULL AND {_ENDED}"):
             root = run.root_id or run.parent_id or run.id
             if root not in there:
                 there[root] = await self._exists(root)
-            if not there[root]:
-                yield run.id
+            if not there[root] and not await self._was_reset(run):
+                found.setdefault(run.id, run.run_id)
+        return found
+
+    async def _described(self, run_id: str) -> WorkflowExecutionDescription | None:
+        """As Temporal has it, and no more: what the run itself has left there may be unreadable."""
+        try:
+            return await self._temporal.get_workflow_handle(run_id).describe()
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return None
+            raise
 
     async def _exists(self, run_id: str) -> bool:
-        try:
-            await self._client.get_run(run_id)
-        except RunNotFoundError:
-            return False
-        return True
+        return await self._described(run_id) is not None
 
     async def _count(self, query: str) -> int:
         return (await self._temporal.count_workflows(query)).count
 
-    async def _delete(self, run_ids: Sequence[str], orphans: Sequence[str] = ()) -> None:
-        inside = {
-            run_id: f"RootWorkflowId = '{quoted(run_id)}' AND WorkflowId != '{quoted(run_id)}'" for run_id in run_ids
-        }
-        owners = {*run_ids, *orphans}
-        for run_id, query in inside.items():
-            within = [run.id async for run in self._temporal.list_workflows(query)]
-            await self._delete_files(run_id, within, going=run_ids)
-            owners |= {*within}
-        await self._blobs.release(owners)
-        for run_id in run_ids:
-            # What is inside goes first: interrupted here, the run is still found, and taken up again.
-            await self.delete_executions(inside[run_id])
-            await self.delete_executions(f"WorkflowId = '{quoted(run_id)}'")
-        for run_id in orphans:
-            await self.delete_executions(f"WorkflowId = '{quoted(run_id)}'")
-        # Interrupted before this, a later clean-up sweeps what is left.
-        await self._blobs.delete(owners)
+    async def _executions(self, run_id: str) -> list[WorkflowExecution]:
+        """Those of a run and of all inside it, as they are listed. What no query can name is looked for among all."""
+        name = quoted(run_id)
+        query = f"RootWorkflowId = '{name}' OR WorkflowId = '{name}'" if can_be_quoted(run_id) else _OURS
+        return [run async for run in self._temporal.list_workflows(query) if run_id in (run.id, run.root_id)]
 
-    async def _delete_files(self, run_id: str, within: Collection[str], going: Collection[str]) -> None:
+    async def _delete(self, runs: Mapping[str, str], orphans: Mapping[str, str] | None = None) -> None:
+        """Runs that have ended, each with the execution that it is found by."""
+        ended = {**runs, **(orphans or {})}
+        owners = {*ended}
+        for run_id in runs:
+            within = {run.id for run in await self._executions(run_id)} - {run_id}
+            await self._delete_files(run_id, within, going=runs)
+            owners |= within
+        blobs = await self._blobs.release(owners)
+        for run_id, last in ended.items():
+            await self._delete_executions(await self._executions(run_id), run_id, last)
+        # Interrupted before this, a later clean-up sweeps what is left.
+        await self._blobs.delete(blobs)
+
+    async def _delete_files(self, run_id: str, within: Collection[str], going: Mapping[str, str]) -> None:
         """Not those of orphans: who has taken their outputs over could only be found by the run that is gone."""
         started: dict[str, Started] = {}
         for owner in (run_id, *within):
@@ -223,34 +243,55 @@ class CheckpointStore:
         if flows:
             family = (started[run_id].family if run_id in started else None) or run_id
             others = await self._others(run_id, family, going)
-            await delete_files(flows, self._temporal.namespace, family, others)
+            await delete_files(flows, self._temporal.namespace, family, going[run_id], others)
 
-    async def _others(self, run_id: str, family: str, going: Collection[str]) -> list[str]:
+    async def _others(self, run_id: str, family: str, going: Collection[str]) -> dict[str, str]:
         """Who of its family stays. Listings lag: who resumed it is asked for by name, and each whether it is there."""
-        listed = [member.id async for member in self._temporal.list_workflows(members_of(family))]
+        listed = [member.id async for member in members_of(self._temporal, family)]
         named = dict.fromkeys([successor(run_id), *listed])
-        return [other for other in named if other not in (run_id, *going) and await self._exists(other)]
+        asked = {other: await self._described(other) for other in named if other not in (run_id, *going)}
+        return {other: known.run_id for other, known in asked.items() if known is not None}
+
+    async def _delete_executions(self, listed: Collection[WorkflowExecution], run_id: str, last: str) -> None:
+        inside = sorted((run.start_time, run.id, run.run_id) for run in listed if run.id != run_id)
+        # Not one that is open: somebody has deleted the run meanwhile, and its id was taken again.
+        ended = [run for run in listed if run.id == run_id and run.status != WorkflowExecutionStatus.RUNNING]
+        earlier = sorted((run.start_time, run.id, run.run_id) for run in ended if run.run_id != last)
+        # What is inside goes first: interrupted here, the run is still found, and taken up again. What it is found by
+        # goes last, also where it is not listed yet.
+        for _, workflow_id, execution in (*inside, *earlier):
+            await self._delete_execution(workflow_id, execution)
+        await self._delete_execution(run_id, last)
 
     async def delete_executions(self, query: str) -> None:
         """Deletes what a query finds, newest last: the execution that a run is found by."""
         listed = [(run.start_time, run.id, run.run_id) async for run in self._temporal.list_workflows(query)]
         for _, workflow_id, execution in sorted(listed):
-            request = DeleteWorkflowExecutionRequest(
-                namespace=self._temporal.namespace,
-                workflow_execution=Execution(workflow_id=workflow_id, run_id=execution),
-            )
-            try:
-                await self._temporal.workflow_service.delete_workflow_execution(request)
-            except RPCError as error:
-                if error.status != RPCStatusCode.NOT_FOUND:
-                    raise
+            await self._delete_execution(workflow_id, execution)
+
+    async def _delete_execution(self, workflow_id: str, execution: str) -> None:
+        request = DeleteWorkflowExecutionRequest(
+            namespace=self._temporal.namespace,
+            workflow_execution=Execution(workflow_id=workflow_id, run_id=execution),
+        )
+        try:
+            await self._temporal.workflow_service.delete_workflow_execution(request)
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
 
     async def _newest(self, flow_id: str, status: CheckpointStatus | None, limit: int) -> list[CheckpointSummary]:
+        if limit <= 0:
+            return []
         found: list[CheckpointSummary] = []
+        seen: set[str] = set()
         cursor: str | None = None
         while True:
             runs, cursor = await self._client.page_of_runs(flow_id, limit=50, cursor=cursor)
             for run in runs:
+                if run.run_id in seen:
+                    continue  # An older execution of a run that was reset.
+                seen.add(run.run_id)
                 if len(found) >= limit and run.closed_at is not None and run.closed_at < found[limit - 1].created_at:
                     continue  # It ended before the oldest of those that are wanted.
                 entries = await self._client.list_checkpoints(run.run_id)

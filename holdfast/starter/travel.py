@@ -25,7 +25,7 @@ from holdfast.checkpoints.models import CheckpointRecord, FlowCheckpoint, NodeRe
 from holdfast.checkpoints.resuming import ResumePlan, plan_resume
 from holdfast.checkpoints.serial import seal, unseal_record
 from holdfast.contracts import names
-from holdfast.contracts.calls import FlowStart, Given, InnerRun, RunConfig
+from holdfast.contracts.calls import FlowStart, Given, InnerRun, RunConfig, Started
 from holdfast.contracts.successor import Shown, has_runs, shown
 from holdfast.flows.check import ensure
 from holdfast.flows.ids import RunId, checkpoint_id, is_within, root_of, split_checkpoint_id, successor
@@ -163,7 +163,7 @@ class Traveller:
 
     async def start_from(self, source: Source, run_id: str, *, key: str, paused: bool, changes: Changes) -> NewRun:
         """A run from a checkpoint that came from elsewhere, or from here. The same again is the same run."""
-        source = replace(source, family=await self._family(source.record.run_id))
+        source = replace(source, family=await self._family(source.record.run_id) or source.family)
         start = _start(source, changes)
         start.paused = paused
         start.key_base = _key_base(source)
@@ -196,9 +196,12 @@ class Traveller:
         return Origin(how=how, checkpoint_id=record.id, family=source.family or record.run_id, key=key)
 
     async def _family(self, run_id: str) -> str | None:
-        """That of a run that may be here or not."""
+        """That of a run that may be here or not. A flow inside a run is of the outer run's: their files go together."""
         with contextlib.suppress(RunNotFoundError):
-            return (await self._reader.describe(run_id)).typed_search_attributes.get(FAMILY)
+            known = await self._reader.describe(run_id)
+            if known.parent_id is not None and known.root_id is not None:
+                return await self._family(known.root_id) or known.root_id
+            return known.typed_search_attributes.get(FAMILY)
         return None
 
     async def _taken(self, run_id: str) -> Origin | None:
@@ -229,7 +232,7 @@ class Traveller:
             raise InnerRunError(run, start.outer)
         moment = None if seq is None else await self._moment(record, ended=ended)
         record, children, lost = await self._with_children(record, moment)
-        return Source(record, start.flow, start.config, children, start.family, ended, lost)
+        return Source(record, start.flow, start.config, children, await self._family_of(start), ended, lost)
 
     async def _given(self, record: CheckpointRecord, *, resume: bool) -> Source:
         """A checkpoint that the caller holds. Its run may be here or not."""
@@ -244,7 +247,11 @@ class Traveller:
         if resume and start.outer is not None:
             raise InnerRunError(record.run_id, start.outer)
         record, children, lost = await self._with_children(record, await self._moment(record, ended=ended))
-        return Source(record, start.flow, start.config, children, start.family, ended, lost)
+        return Source(record, start.flow, start.config, children, await self._family_of(start), ended, lost)
+
+    async def _family_of(self, start: Started) -> str | None:
+        """A flow inside a run is of the outer run's family: their files go together."""
+        return start.family if start.outer is None else await self._family(start.outer) or start.outer
 
     async def _moment(self, record: CheckpointRecord, *, ended: bool) -> datetime | None:
         """When flows inside are looked at: None is as they are now, which is what a run's last checkpoint means."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, CheckpointStore, Flow, FlowFailedError, Python, read_file, tool
+from holdfast import Agent, CheckpointStore, Flow, FlowFailedError, Node, Python, SubFlow, read_file, tool
 from holdfast.checkpoints.models import FlowCheckpoint
 from holdfast.codecs.blobs import StoreRefusedError
 from holdfast.contracts import names
@@ -17,7 +17,7 @@ from holdfast.flows.files import FileStoreParams
 from holdfast.flows.spec import Dependency, FlowSpec
 from holdfast.starter.bundle_files import InvalidExportError
 from holdfast.starter.bundles import write_bundle
-from holdfast.starter.moving import export, import_file
+from holdfast.starter.moving import export, import_bundle, import_file
 from tests.integration.conftest import Bench
 from tests.integration.test_agents import calls, scripted
 from tests.servers.s3 import S3Server
@@ -308,6 +308,114 @@ async def test_what_a_run_has_written_stays_as_long_as_one_of_its_family_is_ther
     assert first in entry["key"]
     assert readable == ([True, True] if order.endswith("first") else [])
     assert await objects(stores, store, *family) == []
+
+
+async def has_ended(bench: Bench, *run_ids: str) -> None:
+    """As the listings have it, by which relatives are found."""
+    for run_id in run_ids:
+        ended = f"WorkflowId = '{run_id}' AND ExecutionStatus = 'Completed'"
+        while not (await bench.client.temporal.count_workflows(ended)).count:
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.req("FS-1", "FL-9")
+@pytest.mark.parametrize("store", OUTSIDE)
+async def test_a_run_that_was_deleted_and_is_there_again_is_one_of_its_family(
+    store: str, bench: Bench, stores: FileStores
+) -> None:
+    await bench.worker()
+    after = CheckpointStore(bench.client)
+    flow = clerk(STORES[store], calls(write("a.txt", "one")), "done")
+    flow.id = f"files-{bench.task_queue}"
+    first = await bench.start(flow, {"input": "go"})
+    await bench.client.result(first)
+    bundle = await export(bench.client, first, files=False)
+
+    async def imported() -> tuple[str, dict[str, Any]]:
+        new = (await import_bundle(bench.client, bundle, paused=False)).run_id
+        result = await bench.client.result(new)
+        await has_ended(bench, first, new)
+        return new, result.output["clerk"]["output"]["files"]["a.txt"]
+
+    once, _ = await imported()
+    await after.delete(once)
+    while await after.load(once) is not None:
+        await asyncio.sleep(0.05)
+    again, entry = await imported()
+    await after.delete(first)
+    readable = await stored(entry)
+    await after.delete(again)
+
+    assert again == once
+    assert readable == b"one"
+    assert await objects(stores, store, first, again) == []
+
+
+@pytest.mark.req("FS-1", "FL-9")
+async def test_a_fork_of_a_flow_inside_a_run_is_of_that_runs_family(bench: Bench, stores: FileStores) -> None:
+    await bench.worker()
+    inner = clerk(STORES["local"], calls(write("a.txt", "one")), "done")
+    flow = Flow(id="outer", nodes=[SubFlow(id="sub", flow=inner)]).spec()
+    first = await bench.start(flow, {"input": "go"})
+    await bench.client.result(first)
+    again = await bench.client.rerun(first, "sub")
+    await bench.client.result(again)
+    forks = [await bench.client.fork(f"{run_id}/sub") for run_id in (first, again)]
+    results = [await bench.client.result(fork) for fork in forks]
+    await has_ended(bench, first, again, *forks)
+    after = CheckpointStore(bench.client)
+    await after.delete(first)
+    await after.delete(again)
+    entries = [result.output["clerk"]["output"]["files"]["a.txt"] for result in results]
+    readable = [await stored(entry) for entry in entries]
+    tree = [member.run_id for member in await bench.client.tree(forks[0])]
+    for fork in forks:
+        await after.delete(fork)
+
+    assert readable == [b"one", b"one"]
+    assert sorted(tree) == sorted(forks)
+    assert await objects(stores, "local", first, again, *forks) == []
+
+
+@pytest.mark.req("FS-1", "DM-10")
+async def test_an_import_without_files_is_of_the_family_that_has_them(bench: Bench, stores: FileStores) -> None:
+    await bench.worker()
+    first = await bench.start(clerk(STORES["local"], calls(write("a.txt", "one")), "done"), {"input": "go"})
+    await bench.client.result(first)
+    fork = await bench.client.fork(first)
+    await bench.client.result(fork)
+    bundle = await export(bench.client, fork, files=False)
+    await has_ended(bench, first, fork)
+    after = CheckpointStore(bench.client)
+    await after.delete(fork)
+    while await after.load(fork) is not None:
+        await asyncio.sleep(0.05)
+    new = (await import_bundle(bench.client, bundle, paused=False)).run_id
+    result = await bench.client.result(new)
+    await has_ended(bench, new)
+    await after.delete(first)
+    readable = await stored(result.output["clerk"]["output"]["files"]["a.txt"])
+    await after.delete(new)
+
+    assert readable == b"one"
+    assert await objects(stores, "local", first, fork, new) == []
+
+
+class Own(Node):
+    """Somebody's own, which has fields of the same names as an agent."""
+
+    llm: str
+    file_store: dict[str, Any]
+
+    def execute(self, input_data: Any, **kwargs: Any) -> None: ...
+
+
+async def test_a_node_that_only_looks_like_an_agent_does_not_keep_its_run_from_going(bench: Bench) -> None:
+    await bench.worker([Own])
+    run_id = await bench.start("id: own\nnodes:\n  a: {type: Own, llm: mine, file_store: {type: tape, shelf: 7}}")
+    await bench.client.result(run_id)
+
+    assert await CheckpointStore(bench.client).delete(run_id)
 
 
 @pytest.mark.req("FS-1", "DM-10")

@@ -12,12 +12,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from holdfast import HoldfastClient
+from holdfast import HoldfastClient, read_flow
+from holdfast.checkpoints.validation import InvalidCheckpointError
 from holdfast.starter import embedded
 from holdfast.starter.api.access import Tokens
 from holdfast.starter.api.app import Settings
-from holdfast.starter.bundles import ExportKey, read_bundle
+from holdfast.starter.bundles import ExportKey, InvalidExportError, read_bundle
 from holdfast.starter.connecting import connect
+from holdfast.starter.moving import import_file
 from tests.integration import test_api
 from tests.integration.conftest import Bench
 from tests.integration.test_api import Api, serving
@@ -299,3 +301,23 @@ async def test_another_input_has_the_form_a_checkpoint_shows_and_no_mark_of_what
     assert not await is_there(api, f"{run_id}~2")
     assert planned.json()["reset"] == ["told"]
     assert output(latest, "told") == ["date", "2026-03-04", "new"]
+
+
+@pytest.mark.req("DM-10", "PR-1")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", "[" * 100_000),
+        ("b.json", '{"node_states":' * 100_000),
+        ("c.yaml", "[" * 5_000),
+        ("d.yaml", "&all {node_states: {a: *all}}"),
+    ],
+    ids=["json", "objects", "yaml", "yaml that contains itself"],
+)
+async def test_a_file_that_is_nested_beyond_measure_is_refused_by_name(
+    bench: Bench, tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    flow = read_flow("id: any\nnodes: {a: {type: pass}}")
+    with pytest.raises((InvalidExportError, InvalidCheckpointError), match=r"\[(export/damaged|checkpoint/invalid)\]"):
+        await import_file(bench.client, tmp_path / name, flow=flow)

@@ -19,11 +19,12 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 
 from holdfast import Agent, CheckpointStore, FlowFailedError, HoldfastClient, Node, read_flow
 from holdfast.checkpoints.protocol import CheckpointMixin
-from holdfast.codecs.blobs import open_store, prefix_of
+from holdfast.codecs.blobs import MissingBlobError, open_store, prefix_of
 from holdfast.codecs.codec import HoldfastCodec
 from holdfast.codecs.keys import UnknownKeyError
 from holdfast.starter import embedded
 from holdfast.starter.connecting import connect
+from holdfast.starter.errors import RunExistsError
 from holdfast.starter.run_blobs import RunBlobs, payloads_in
 from holdfast.starter.store import Retention
 from tests.integration import agent_tools
@@ -437,12 +438,80 @@ async def test_a_blob_that_is_damaged_is_named_and_so_is_one_that_is_gone(bench:
         await fresh.get_checkpoint(f"{run_id}@2")
 
 
+@pytest.mark.req("FL-9", "PR-6")
+async def test_a_run_whose_values_are_gone_is_not_taken_for_one_without_checkpoints(bench: Bench) -> None:
+    await bench.worker([Bulky])
+    run_id = await bench.start("id: f\nnodes:\n  a: {type: Bulky}\n  b: {type: Bulky, depends: a}")
+    await bench.client.result(run_id)
+    folder = Path(os.environ["HOLDFAST_BLOBS"])
+    for name in await stored(bench.client.temporal, run_id):
+        (folder / name).unlink()
+    fresh = HoldfastClient(await connect(bench.client.temporal.service_client.config.target_host), bench.task_queue)
+    store = CheckpointStore(fresh)
+    for asked in (
+        store.load(run_id),
+        store.load(f"{run_id}@2"),
+        fresh.list_checkpoints(run_id),
+        fresh.transitions(run_id),
+        fresh.node_history(run_id, "a"),
+    ):
+        with pytest.raises(MissingBlobError, match=r"\[blob/missing\] "):
+            await asked
+    assert await store.delete(run_id)
+
+
+@pytest.mark.req("FL-9", "PR-6")
+async def test_a_clean_up_passes_over_what_it_cannot_read(far: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await far.worker([Bulky])
+    runs = [await far.start("id: f\nnodes:\n  a: {type: Bulky}") for _ in range(2)]
+    for run_id in runs:
+        await far.client.result(run_id)
+    before = [await stored(far.client.temporal, run_id) for run_id in runs]
+    await asyncio.sleep(1.5)
+    monkeypatch.setenv("HOLDFAST_KEYS", f"another:{base64.b64encode(os.urandom(32)).decode()}")
+    other = HoldfastClient(await connect(far.client.temporal.service_client.config.target_host), far.task_queue)
+    store = CheckpointStore(other)
+    found = await store.collect(Retention(grace=timedelta(seconds=1), deep=True))
+    deleted = await store.delete(runs[0])
+    left = [await stored(far.client.temporal, run_id) for run_id in runs]
+
+    assert (found.runs, found.blobs) == ([], 0)
+    assert deleted
+    assert left == [[], before[1]]
+
+
+@pytest.mark.req("FL-9", "PR-6")
+async def test_a_run_that_takes_the_id_of_a_deleted_one_keeps_what_it_has_stored(far: Bench) -> None:
+    await far.worker([Bulky])
+    flow, run_id = read_flow("id: f\nnodes:\n  a: {type: Bulky}"), f"same-{far.task_queue}"
+    await far.client.start(flow, run_id=run_id)
+    await far.client.result(run_id)
+    old, blobs = await stored(far.client.temporal, run_id), RunBlobs(far.client.temporal)
+    # As a deletion does it, which may have many others between the run and its blobs.
+    names = await blobs.release([run_id])
+    await CheckpointStore(far.client).delete_executions(f"WorkflowId = '{run_id}'")
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await far.client.start(flow, run_id=run_id)
+                break
+            except RunExistsError:
+                await asyncio.sleep(0.1)
+    await far.client.result(run_id)
+    await blobs.delete(names)
+    fresh = HoldfastClient(await connect(far.client.temporal.service_client.config.target_host), far.task_queue)
+    left = await stored(far.client.temporal, run_id)
+
+    assert (await fresh.latest_checkpoint(run_id)).node_states["a"].output_data["text"] == content("a", 100_000)
+    assert {*left} & {*old} == {name for name in old if name.endswith("/epoch")}
+
+
 async def test_there_is_nothing_to_sweep_without_a_store(temporal: embedded.Running) -> None:
     plain = await Client.connect(temporal.address, data_converter=pydantic_data_converter)
     blobs = RunBlobs(plain)
 
-    await blobs.release(["a"])
-    assert await blobs.delete(["a"]) == 0
+    assert await blobs.release(["a"]) == []
+    await blobs.delete([])
 
 
 async def test_a_store_that_cannot_be_is_said_when_it_is_opened() -> None:

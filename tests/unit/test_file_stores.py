@@ -141,10 +141,12 @@ async def test_what_is_left_to_a_family_goes_with_its_last_member(tmp_path: Path
     for run in ("run", "run/inside", "run~2", "stranger"):
         await blobs.put(f"{prefix_of('n', run)}/x", b"1")
     for run in ("run", "run/inside", "run"):
-        assert await known.leave_to("run", flow, "n", run, ["run~2"])
+        assert await known.leave_to("run", flow, "n", run, "1", {"run~2": "2"})
 
     # Of two who go at the same moment, the second to say so is the last.
-    assert not await known.leave_to("run", flow, "n", "run/inside", ["run"])
+    assert not await known.leave_to("run", flow, "n", "run/inside", "1", {"run": "1"})
+    # Another has its id now.
+    assert await known.leave_to("run", flow, "n", "run/inside", "1", {"run": "3"})
     assert await known.delete_left_to("stranger", flow, "n") == 0
     assert await known.delete_left_to("run", flow, "n") == 2
     assert await known.delete_left_to("run", flow, "n") == 0
