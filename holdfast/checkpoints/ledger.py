@@ -39,7 +39,8 @@ class RunResumed(_Base):
     """The run goes on from another run's checkpoint.
 
     `kept` will not be executed again, `forgotten` goes on from the state it was in, `reset` starts from nothing.
-    `edited` says what a person has changed on the way.
+    `edited` says what a person has changed on the way. `changed` goes on with another definition: who has approved it
+    has approved something else.
     """
 
     kind: Literal["run_resumed"] = "run_resumed"
@@ -48,6 +49,7 @@ class RunResumed(_Base):
     forgotten: list[str] = Field(default_factory=list[str])
     reset: list[str] = Field(default_factory=list[str])
     edited: list[str] = Field(default_factory=list[str])
+    changed: list[str] = Field(default_factory=list[str])
     warnings: list[str] = Field(default_factory=list[str])
 
 
@@ -373,6 +375,7 @@ def _resume(state: CheckpointRecord, transition: RunResumed) -> None:
     for node_id in transition.reset:
         for path in [path for path in state.node_states if is_within(path, node_id)]:
             del state.node_states[path]
+    for node_id in (*transition.reset, *transition.changed):
         _forget_approvals(state, node_id)
     again = dict.fromkeys([*transition.forgotten, *transition.reset])
     state.completed_node_ids = [node_id for node_id in state.completed_node_ids if node_id not in again]

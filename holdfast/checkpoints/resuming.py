@@ -24,7 +24,8 @@ class ResumePlan(BaseModel):
 
     `kept` is never executed again. `forgotten` had begun or failed: it goes on from the state it was in. `reset` starts
     from nothing, because somebody wants it so, or what it was made from has changed. `fresh` is all that comes of such
-    changes: new work, with new idempotency keys. `warnings` name what has changed.
+    changes: new work, with new idempotency keys. `changed` goes on with another definition, and is approved anew.
+    `warnings` name what has changed.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -34,6 +35,7 @@ class ResumePlan(BaseModel):
     reset: list[str] = Field(default_factory=list[str])
     fresh: list[str] = Field(default_factory=list[str])
     edited: list[str] = Field(default_factory=list[str])
+    changed: list[str] = Field(default_factory=list[str])
     warnings: list[str] = Field(default_factory=list[str])
 
     def transition(self, checkpoint: str, at: datetime) -> RunResumed:
@@ -44,6 +46,7 @@ class ResumePlan(BaseModel):
             forgotten=self.forgotten,
             reset=self.reset,
             edited=self.edited,
+            changed=self.changed,
             warnings=self.warnings,
         )
 
@@ -160,6 +163,7 @@ class _Planner:
             return False
         if node.id not in self._completed:
             self._plan.warnings.append(f"node {node.id!r} has changed ({what}); it goes on from where it was")
+            self._plan.changed.append(node.id)
             if node.type not in COMPOSITE:
                 self._other.add(node.id)
             return False

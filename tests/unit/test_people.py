@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.checkpoints.ledger import InputReceived, InputRequested, Ledger, RunContinued, RunPaused
 from holdfast.checkpoints.models import CheckpointRecord, CheckpointStatus
+from holdfast.checkpoints.resuming import plan_resume
 from holdfast.checkpoints.validation import validate_checkpoint
 from holdfast.contracts.people import HumanAnswer, HumanRequest, complete, faults, message_from
 from holdfast.engine.simulator import EPOCH, NotScriptedError, Scripted, Simulation
@@ -110,6 +111,22 @@ def test_what_was_approved_is_not_asked_again_by_a_resume() -> None:
     assert not [entry for entry in resumed.ledger.since(0) if isinstance(entry, InputRequested)]
     # It had run and failed: another execution is another thing to approve.
     assert [entry for entry in again.ledger.since(0) if isinstance(entry, InputRequested)]
+
+
+@pytest.mark.req("RT-4", "DM-9")
+@pytest.mark.parametrize(("change", "asked"), [("to: eve", ["pay"]), ("to: ada, name: Pay", [])])
+def test_what_was_approved_is_asked_again_when_its_definition_has_changed(change: str, asked: list[str]) -> None:
+    text = "id: f\nnodes:\n  pay: {{type: Work, {}, approval: {{enabled: true}}}}\n"
+    before, after = read_flow(text.format("to: ada")), read_flow(text.format(change))
+    yes = Scripted(output="paid", answer={"is_approved": True})
+    first = Simulation(before, {"pay": yes})
+    first.run({})
+    base = first.ledger.at(next(entry.seq for entry in first.ledger.since(0) if isinstance(entry, InputReceived)))
+    resumed = Simulation(after, {"pay": yes}, run_id="second")
+    state = resumed.run(base=base, plan=plan_resume(after, base, before=before))
+
+    assert [entry.path for entry in resumed.ledger.since(0) if isinstance(entry, InputRequested)] == asked
+    assert state.node_states["pay"].output_data == "paid"
 
 
 @pytest.mark.req("RT-4")

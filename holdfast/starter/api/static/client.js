@@ -75,7 +75,7 @@ export class Holdfast {
     return this.#post(`${run(runId)}/fork`, changed(changes), key);
   }
 
-  /** What would become of each node in such a run: `{kept, forgotten, reset, fresh, edited, warnings}`. */
+  /** What would become of each node in such a run: `{kept, forgotten, reset, fresh, edited, changed, warnings}`. */
   plan(runId, changes = {}) {
     return this.#post(`${run(runId)}/plan`, changed(changes));
   }
