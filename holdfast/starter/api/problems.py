@@ -19,6 +19,7 @@ from holdfast.starter.connecting import NotReachableError
 from holdfast.starter.errors import (
     AlreadyResumedError,
     AnswerRefusedError,
+    BadRunIdError,
     InnerRunError,
     NoCheckpointError,
     NoDefinitionError,
@@ -38,6 +39,7 @@ _STATUS: dict[type[Exception], int] = {
     RequestNotFoundError: 404,
     NoSuchNodeError: 404,
     NoCheckpointError: 404,
+    BadRunIdError: 422,
     RunExistsError: 409,
     AlreadyResumedError: 409,
     InnerRunError: 409,
