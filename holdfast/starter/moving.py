@@ -137,7 +137,9 @@ def _record(data: Any, flow: FlowSpec) -> tuple[CheckpointRecord, list[str]]:
 async def _begin(
     client: HoldfastClient, source: TravelSource, digest: str, flow: FlowSpec | None, paused: bool, run_id: str | None
 ) -> NewRun:
-    # Named after what is in the file: begun again after a crash, it is the same import.
+    # Named after what is in the file, and the flow: begun again after a crash, it is the same import.
+    if flow is not None:
+        digest = checksum({"of": digest, "flow": flow.model_dump(mode="json")})
     name = run_id or f"{source.record.run_id}~i{digest[:10]}"
     new = await client.travel.start_from(source, name, key=digest, paused=paused, changes=Changes(flow=flow))
     if not new.created and not paused:

@@ -367,3 +367,17 @@ async def test_an_id_that_reads_as_a_checkpoints_is_none_for_a_run(bench: Bench)
         await bench.client.tree(f"{run_id}@3")
     with pytest.raises(RunNotFoundError, match="a checkpoint's id ends in its number"):
         await bench.client.fork(f"{run_id}@last")
+
+
+@pytest.mark.req("DM-10")
+async def test_a_checkpoint_with_another_flow_is_another_import(bench: Bench) -> None:
+    await bench.worker([Work])
+    bundle = await export(bench.client, await failed(bench))
+    changed = read_flow(CHAIN.replace("{{ c.output.by }} ", ""), "chain")
+    first = await import_bundle(bench.client, bundle)
+    runs = [await import_bundle(bench.client, bundle, flow=changed) for _ in range(2)]
+    (new, again) = runs
+
+    assert new.run_id != first.run_id
+    assert ([run.created for run in runs], again.run_id) == ([True, False], new.run_id)
+    assert await bench.client.definition(new.run_id) == changed

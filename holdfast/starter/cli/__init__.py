@@ -200,7 +200,7 @@ def parser() -> argparse.ArgumentParser:
     into.add_argument("file", metavar="FILE")
     into.add_argument("--flow", metavar="FLOW", help="the definition, for a bare checkpoint, or a changed one")
     into.add_argument("--run", action="store_true", help="go on at once, and follow it to its end")
-    into.add_argument("--id", help="the new run's id (default: made of the file's content)")
+    into.add_argument("--id", help="the new run's id (default: made of the file's content and --flow)")
     into.add_argument("--detach", action="store_true", help="with --run: start it and return")
     gone = add("delete", "delete a run that has ended, with all inside it", "holdfast delete my-run", server)
     gone.add_argument("run", metavar="RUN")
