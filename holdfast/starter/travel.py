@@ -173,7 +173,7 @@ class Traveller:
         self, argument: FlowStart | RawValue, shown: Shown, plan: ResumePlan, run_id: str, origin: Origin
     ) -> NewRun:
         try:
-            await start_run(self._client, self._task_queue, argument, shown, run_id, origin)
+            await start_run(self._client, self._task_queue, argument, shown, run_id, origin, len(plan.kept))
         except RunExistsError:
             taken = await self._taken(run_id)
             old = split_checkpoint_id(origin.checkpoint_id)[0]

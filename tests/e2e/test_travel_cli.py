@@ -409,6 +409,21 @@ def test_an_export_ends_with_the_command_that_imports_it(holdfast: Terminal, let
     assert "completed: 3 nodes" in went_on
 
 
+@pytest.mark.req("RT-1", "DM-10")
+def test_what_to_look_out_for_is_said_once_and_marked(holdfast: Terminal, letter: str) -> None:
+    changed = holdfast.write("changed.yaml", LETTER.format(id=letter).replace("'old'", "'new'"))
+    holdfast("export", letter, "warned.json")
+    forked, imported = together(
+        lambda: holdfast("fork", letter, "--flow", changed).stdout,
+        lambda: holdfast("import", "warned.json", "--flow", changed, "--run").stdout,
+    )
+
+    for said in (forked, imported):
+        assert [line for line in said.splitlines() if "has changed" in line] == [
+            "     ! node 'fetch' has changed (params.code); it runs again"
+        ]
+
+
 def test_a_reader_who_has_seen_enough_ends_the_command_without_a_word(holdfast: Terminal, letter: str) -> None:
     command = [HOLDFAST, "checkpoint", letter]
     process = subprocess.Popen(

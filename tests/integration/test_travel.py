@@ -377,7 +377,10 @@ async def test_a_checkpoint_with_another_flow_is_another_import(bench: Bench) ->
     first = await import_bundle(bench.client, bundle)
     runs = [await import_bundle(bench.client, bundle, flow=changed) for _ in range(2)]
     (new, again) = runs
+    listed = await bench.client.get_run(first.run_id)
 
+    # Paused, it does nothing that would count what it came with.
+    assert (listed.done, listed.total) == (3, 5)
     assert new.run_id != first.run_id
     assert ([run.created for run in runs], again.run_id) == ([True, False], new.run_id)
     assert await bench.client.definition(new.run_id) == changed

@@ -67,7 +67,8 @@ def import_command(options: argparse.Namespace) -> int:
             print_json({"run_id": new.run_id, "created": new.created, "notes": [*notes, *new.plan.warnings]})
             return FINISHED
         if not options.json:
-            for note in [*notes, *new.plan.warnings]:
+            # Who follows the run is told the warnings by the run itself.
+            for note in notes if options.run else [*notes, *new.plan.warnings]:
                 print(f"! {note}")
         if options.run:
             return await follow(session, new.run_id, options)
