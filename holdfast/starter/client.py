@@ -14,6 +14,7 @@ from holdfast.checkpoints.diff import CheckpointDiff, diff
 from holdfast.checkpoints.ledger import Transition
 from holdfast.checkpoints.models import CheckpointSummary, FlowCheckpoint, RunStatus
 from holdfast.checkpoints.node_history import NodeMoment, node_history
+from holdfast.checkpoints.resuming import ResumePlan
 from holdfast.checkpoints.serial import unseal, unseal_record
 from holdfast.contracts import names
 from holdfast.contracts.calls import FlowResult, FlowStart, RunConfig
@@ -102,16 +103,33 @@ class HoldfastClient:
     async def rerun(
         self,
         checkpoint: str | FlowCheckpoint,
-        node_id: str,
+        node_id: str | Sequence[str],
         *,
         only_failed: bool = False,
         flow: FlowSpec | None = None,
         run_id: str | None = None,
         key: str | None = None,
     ) -> str:
-        """A fork that does a node, and all that comes after it, again; of a map, with `only_failed`, what failed."""
-        changes = Changes(flow=flow, rerun=[node_id], only_failed=only_failed)
+        """A fork that does nodes, and all that comes after them, again; of maps, with `only_failed`, what failed."""
+        rerun = [node_id] if isinstance(node_id, str) else node_id
+        changes = Changes(flow=flow, rerun=rerun, only_failed=only_failed)
         return (await self.travel.fork(checkpoint, changes, run_id=run_id, key=key)).run_id
+
+    async def plan(
+        self,
+        checkpoint: str | FlowCheckpoint,
+        *,
+        flow: FlowSpec | None = None,
+        input_data: Any = None,
+        edits: Mapping[str, Any] | None = None,
+        keep: Sequence[str] = (),
+        rerun: Sequence[str] = (),
+        only_failed: bool = False,
+        resume: bool = False,
+    ) -> ResumePlan:
+        """What would become of each node in such a fork or rerun, or with `resume` in a resume; nothing is started."""
+        changes = Changes(flow, input_data, edits or {}, rerun, only_failed, keep)
+        return await self.travel.plan(checkpoint, changes, resume=resume)
 
     async def result(self, run_id: str) -> RunnableResult:
         """Waits for the run to end. FlowFailedError or RunCancelledError when it did not end well."""

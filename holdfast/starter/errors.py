@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+from holdfast.flows.ids import split_checkpoint_id
+
 
 class RunError(RuntimeError):
     """Something about one run."""
@@ -14,7 +16,23 @@ class RunError(RuntimeError):
 
 class RunNotFoundError(RunError):
     def __init__(self, run_id: str) -> None:
-        super().__init__(f"[run/not-found] there is no run {run_id!r}; 'holdfast runs' lists what there is", run_id)
+        super().__init__(f"[run/not-found] there is no run {run_id!r}; {_instead(run_id)}", run_id)
+
+
+def _instead(run_id: str) -> str:
+    run, number = split_checkpoint_id(run_id)
+    if number is not None:
+        return f"{run_id!r} is a checkpoint's id; the run's is {run!r}"
+    mark = "a checkpoint's id ends in its number, as in 'my-run@12'; " if "@" in run_id else ""
+    return f"{mark}'holdfast runs' lists what there is"
+
+
+class BadRunIdError(RunError):
+    def __init__(self, run_id: str) -> None:
+        run, number = split_checkpoint_id(run_id)
+        super().__init__(
+            f"[run/bad-id] {run_id!r} reads as checkpoint {number} of run {run!r}: choose an id without '@'", run_id
+        )
 
 
 class RunExistsError(RunError):
@@ -67,7 +85,9 @@ class NoSuchNodeError(RunError):
 class NoDefinitionError(RunError):
     def __init__(self, run_id: str) -> None:
         super().__init__(
-            f"[run/no-definition] run {run_id!r} is not here, so nobody knows its flow: give the definition", run_id
+            f"[run/no-definition] the checkpoint of run {run_id!r} does not have its flow in it: give the definition, "
+            "on the command line with --flow FLOW",
+            run_id,
         )
 
 

@@ -1,6 +1,7 @@
 """Checkpoints that move: out of one namespace, cluster or machine, and into another."""
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from holdfast.starter.bundle_files import InvalidExportError
 from holdfast.starter.bundles import FORMAT, Bundle, ExportKey, Source, bundle_from_text, read_bundle
 from holdfast.starter.carried_files import CarriedFiles
 from holdfast.starter.client import HoldfastClient
-from holdfast.starter.errors import NoDefinitionError
+from holdfast.starter.errors import NoDefinitionError, RunEndedError
 from holdfast.starter.run_files import file_stores
 from holdfast.starter.showing import is_sensitive
 from holdfast.starter.travel import Changes, NewRun, ensure_belongs
@@ -142,9 +143,16 @@ def _record(data: Any, flow: FlowSpec) -> tuple[CheckpointRecord, list[str]]:
 async def _begin(
     client: HoldfastClient, source: TravelSource, digest: str, flow: FlowSpec | None, paused: bool, run_id: str | None
 ) -> NewRun:
-    # Named after what is in the file: begun again after a crash, it is the same import.
+    # Named after what is in the file, and the flow: begun again after a crash, it is the same import.
+    if flow is not None:
+        digest = checksum({"of": digest, "flow": flow.model_dump(mode="json")})
     name = run_id or f"{source.record.run_id}~i{digest[:10]}"
-    return await client.travel.start_from(source, name, key=digest, paused=paused, changes=Changes(flow=flow))
+    new = await client.travel.start_from(source, name, key=digest, paused=paused, changes=Changes(flow=flow))
+    if not new.created and not paused:
+        # It may have been left paused the first time, and who wants it to go on would wait for ever.
+        with contextlib.suppress(RunEndedError):
+            await client.continue_run(new.run_id, "import")
+    return new
 
 
 def _bare(path: Path) -> Any | None:

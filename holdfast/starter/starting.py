@@ -17,7 +17,8 @@ from holdfast.checkpoints.models import RunStatus
 from holdfast.contracts import names
 from holdfast.contracts.calls import FlowStart
 from holdfast.contracts.successor import Shown
-from holdfast.starter.errors import RunExistsError
+from holdfast.flows.ids import split_checkpoint_id
+from holdfast.starter.errors import BadRunIdError, RunExistsError
 
 STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
 FLOW = SearchAttributeKey.for_keyword(names.ATTRIBUTE_FLOW)
@@ -40,10 +41,13 @@ async def start_run(
     shown: Shown,
     run_id: str,
     origin: Origin | None = None,
+    done: int = 0,
 ) -> None:
-    """RunExistsError when there is one of this id, open or closed."""
+    """RunExistsError when there is one of this id, open or closed; BadRunIdError when nobody would find it by it."""
+    if split_checkpoint_id(run_id)[1] is not None:
+        raise BadRunIdError(run_id)
     attributes = [SearchAttributePair(FLOW, shown.flow_id), SearchAttributePair(STATUS, RunStatus.RUNNING)]
-    memo: dict[str, object] = {names.MEMO_PROGRESS: {"done": 0, "total": shown.nodes, "skipped": 0, "failed": 0}}
+    memo: dict[str, object] = {names.MEMO_PROGRESS: {"done": done, "total": shown.nodes, "skipped": 0, "failed": 0}}
     if origin is not None:
         attributes.append(SearchAttributePair(FAMILY, origin.family))
         memo[names.MEMO_ORIGIN] = origin.model_dump(mode="json")

@@ -6,10 +6,13 @@ from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
 from holdfast.checkpoints.diff import CheckpointDiff
+from holdfast.checkpoints.ledger import Transition
 from holdfast.checkpoints.models import CheckpointSummary, FlowCheckpoint
 from holdfast.checkpoints.node_history import NodeMoment
+from holdfast.checkpoints.resuming import ResumePlan
 from holdfast.contracts.names import DEFAULT_TASK_QUEUE
 from holdfast.contracts.people import AnswerReceipt
+from holdfast.flows.spec import FlowSpec
 from holdfast.starter.client import HoldfastClient
 from holdfast.starter.events import StreamEvent
 from holdfast.starter.families import Member
@@ -44,8 +47,14 @@ class SyncHoldfastClient:
         self._thread.join()
         self._loop.close()
 
-    def create_run(self, *args: Any, **kwargs: Any) -> str:
+    def start(self, *args: Any, **kwargs: Any) -> str:
         return self._wait(self._client.start(*args, **kwargs))
+
+    def create_run(self, *args: Any, **kwargs: Any) -> str:
+        return self.start(*args, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> RunnableResult:
+        return self._wait(self._client.run(*args, **kwargs))
 
     def result(self, run_id: str) -> RunnableResult:
         return self._wait(self._client.result(run_id))
@@ -62,8 +71,23 @@ class SyncHoldfastClient:
     def get_checkpoint(self, checkpoint_id: str) -> FlowCheckpoint:
         return self._wait(self._client.get_checkpoint(checkpoint_id))
 
-    def resume_run(self, *args: Any, **kwargs: Any) -> str:
+    def latest_checkpoint(self, run_id: str) -> FlowCheckpoint:
+        return self._wait(self._client.latest_checkpoint(run_id))
+
+    def transitions(self, run_id: str, after: int = 0) -> list[Transition]:
+        return self._wait(self._client.transitions(run_id, after))
+
+    def definition(self, run_id: str) -> FlowSpec:
+        return self._wait(self._client.definition(run_id))
+
+    def resume(self, *args: Any, **kwargs: Any) -> str:
         return self._wait(self._client.resume(*args, **kwargs))
+
+    def resume_run(self, *args: Any, **kwargs: Any) -> str:
+        return self.resume(*args, **kwargs)
+
+    def plan(self, *args: Any, **kwargs: Any) -> ResumePlan:
+        return self._wait(self._client.plan(*args, **kwargs))
 
     def fork(self, *args: Any, **kwargs: Any) -> str:
         return self._wait(self._client.fork(*args, **kwargs))

@@ -157,9 +157,18 @@ class Traveller:
         how = "rerun" if changes.rerun else "fork"
         return await self._begin_from(start, run_id, self._origin(how, source, key))
 
-    async def plan(self, checkpoint: str | FlowCheckpoint, changes: Changes | None = None) -> ResumePlan:
-        """What would become of each node, without starting anything."""
-        return _start(await self._source(checkpoint), changes or Changes()).plan or ResumePlan()
+    async def plan(
+        self, checkpoint: str | FlowCheckpoint, changes: Changes | None = None, *, resume: bool = False
+    ) -> ResumePlan:
+        """What would become of each node, without starting anything; with `resume`, what refuses one is said, too."""
+        source = await self._source(checkpoint, resume=resume)
+        plan = _start(source, changes or Changes()).plan or ResumePlan()
+        if resume:
+            old = source.record.run_id
+            with contextlib.suppress(RunNotFoundError):
+                await self._reader.describe(successor(old))
+                raise AlreadyResumedError(old, successor(old))
+        return plan
 
     async def start_from(self, source: Source, run_id: str, *, key: str, paused: bool, changes: Changes) -> NewRun:
         """A run from a checkpoint that came from elsewhere, or from here. The same again is the same run."""
@@ -180,7 +189,7 @@ class Traveller:
         self, argument: FlowStart | RawValue, shown: Shown, plan: ResumePlan, run_id: str, origin: Origin
     ) -> NewRun:
         try:
-            await start_run(self._client, self._task_queue, argument, shown, run_id, origin)
+            await start_run(self._client, self._task_queue, argument, shown, run_id, origin, len(plan.kept))
         except RunExistsError:
             taken = await self._taken(run_id)
             old = split_checkpoint_id(origin.checkpoint_id)[0]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -51,6 +52,11 @@ nodes:
             return input_data["n"]
 """
 ASK = "id: litter\nnodes:\n  ask: {type: human, prompt: Well}\n"
+OUTER = """
+id: outer
+nodes:
+  inner: {type: flow, flow: {id: in, nodes: {x: {type: pass}}}}
+"""
 ORDERS = """
 id: orders
 nodes:
@@ -357,3 +363,86 @@ def test_runs_that_have_ended_go_and_those_that_wait_stay(holdfast: Terminal) ->
     assert collected == {**found, "dry_run": False}
     assert json.loads(gone.stdout) == {"run_id": "litter", "deleted": False}
     assert deleted == {"run_id": "waiting", "deleted": True}
+
+
+@pytest.mark.req("RT-1")
+def test_what_cannot_be_meant_is_refused_with_what_can(holdfast: Terminal, letter: str) -> None:
+    named, number, no_key, none, no_file, no_flow, gone, plan = together(
+        lambda: holdfast("show", f"{letter}@3", check=4).stderr,
+        lambda: holdfast("checkpoints", letter, "--limit", "0", check=2).stderr,
+        lambda: holdfast("fork", letter, "--key", "", check=2).stderr,
+        lambda: holdfast("gc", "--keep", "-1", check=2).stderr,
+        lambda: holdfast("fork", letter, "--edit", "draft:output=@none.txt", check=2).stderr,
+        lambda: holdfast("fork", letter, "--flow", ".", check=2).stderr,
+        lambda: holdfast("delete", "nobody", check=4).stderr,
+        lambda: holdfast("fork", f"{letter}@3", "--dry-run").stdout,
+    )
+
+    assert f"'{letter}@3' is a checkpoint's id; the run's is '{letter}'" in named
+    assert number.endswith("argument --limit: not a number from 1 on: '0'\n")
+    assert no_key.endswith("argument --key: an empty one, which would be a new run each time\n")
+    assert none.endswith("argument --keep: not a number from 0 on: '-1'\n")
+    assert no_file == "[cli/cannot-read] none.txt: No such file or directory\n"
+    assert no_flow == "[cli/cannot-read] .: Is a directory\n"
+    assert gone == "[run/not-found] there is no run 'nobody'; 'holdfast runs' lists what there is\n"
+    assert [line.rstrip().split(maxsplit=1) for line in plan.splitlines()[1:4]] == [
+        ["fetch", "kept: not executed again"],
+        ["draft", "runs for the first time"],
+        ["send", "runs for the first time"],
+    ]
+
+
+@pytest.mark.req("RT-1", "DM-10")
+def test_an_export_ends_with_the_command_that_imports_it(holdfast: Terminal, letter: str) -> None:
+    holdfast.write("the key", "a long passphrase\n")
+    locked, elsewhere = together(
+        lambda: holdfast("export", letter, "my run.json", "--encrypt", "--key-file", "the key").stdout,
+        lambda: holdfast("export", letter, "there.json", "--for", "staging").stdout,
+    )
+    command = shlex.split(locked.splitlines()[-1])
+    paused = holdfast(*command[1:]).stdout
+    went_on = holdfast(*command[1:], "--run").stdout
+
+    assert command == ["holdfast", "import", "my run.json", "--key-file", "the key"]
+    assert elsewhere.splitlines()[-1] == "holdfast import there.json --namespace staging"
+    assert "holdfast continue" in paused
+    assert "completed: 3 nodes" in went_on
+
+
+@pytest.mark.req("RT-1", "DM-10")
+def test_what_to_look_out_for_is_said_once_and_marked(holdfast: Terminal, letter: str) -> None:
+    changed = holdfast.write("changed.yaml", LETTER.format(id=letter).replace("'old'", "'new'"))
+    holdfast("export", letter, "warned.json")
+    forked, imported = together(
+        lambda: holdfast("fork", letter, "--flow", changed).stdout,
+        lambda: holdfast("import", "warned.json", "--flow", changed, "--run").stdout,
+    )
+
+    for said in (forked, imported):
+        assert [line for line in said.splitlines() if "has changed" in line] == [
+            "     ! node 'fetch' has changed (params.code); it runs again"
+        ]
+
+
+def test_a_reader_who_has_seen_enough_ends_the_command_without_a_word(holdfast: Terminal, letter: str) -> None:
+    command = [HOLDFAST, "checkpoint", letter]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=holdfast.environment,
+        cwd=holdfast.folder,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, said = process.communicate(timeout=60)
+
+    assert (process.returncode, said) == (141, "")
+
+
+def test_the_page_of_a_run_inside_another_is_found(holdfast: Terminal) -> None:
+    flow = holdfast.write("outer.yaml", OUTER)
+    holdfast("run", flow, "--id", "outer")
+
+    assert holdfast("show", "outer/inner").stdout.endswith("/workflows/outer%2Finner\n")

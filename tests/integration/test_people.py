@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Flow, Human, Map, Node, Python, RunConfig, SubFlow, SyncHoldfastClient
+from holdfast import Agent, Flow, HoldfastClient, Human, Map, Node, Python, RunConfig, SubFlow, SyncHoldfastClient
 from holdfast.checkpoints.models import CheckpointStatus, RunStatus
 from holdfast.checkpoints.validation import validate_checkpoint
 from holdfast.contracts import names
@@ -301,6 +301,16 @@ async def test_the_client_for_code_that_is_not_async_does_all_of_it(bench: Bench
     assert "input_received" in await asyncio.to_thread(work)
 
 
+@pytest.mark.req("RT-6")
+def test_both_clients_have_the_same_methods() -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    # `stream` is what there is of `follow`; the API alone needs pages.
+    assert public(HoldfastClient) - public(SyncHoldfastClient) == {"connect", "follow", "page_of_runs"}
+    assert public(SyncHoldfastClient) - public(HoldfastClient) == {"close"}
+
+
 @pytest.mark.req("RT-6", "FL-2")
 async def test_the_client_for_code_that_is_not_async_travels_too(bench: Bench) -> None:
     await bench.worker()
@@ -315,6 +325,7 @@ async def test_the_client_for_code_that_is_not_async_travels_too(bench: Bench) -
             client.result(run_id)
             fork = client.fork(run_id, edits={"a:output.n": 2}, run_id=f"{run_id}-fork")
             again = client.rerun(run_id, "b", key="once")
+            plan = client.plan(run_id, edits={"a:output.n": 2})
             forked = client.result(fork)
             client.result(again)
             words = {change.field: change for change in client.diff(run_id, fork).changes if change.node == "a"}
@@ -325,6 +336,7 @@ async def test_the_client_for_code_that_is_not_async_travels_too(bench: Bench) -
                 client.node_history(run_id, "nobody")
 
         assert fork == f"{run_id}-fork"
+        assert (plan.kept, plan.reset) == (["a"], ["b"])
         assert forked.output["b"]["output"]["a"]["output"] == {"n": 2}
         assert (words["output.n"].left, words["output.n"].right) == (1, 2)
         assert [moment.event for moment in moments] == ["node_completed"]

@@ -21,7 +21,7 @@ from holdfast import (
 )
 from holdfast.checkpoints.editing import EditError
 from holdfast.contracts.people import HumanAnswer
-from holdfast.starter.errors import AlreadyResumedError, InnerRunError, NoSuchNodeError
+from holdfast.starter.errors import AlreadyResumedError, BadRunIdError, InnerRunError, NoSuchNodeError
 from holdfast.starter.moving import export, import_bundle
 from tests.integration import agent_tools
 from tests.integration.conftest import Bench
@@ -335,3 +335,52 @@ async def test_the_family_of_a_run_is_a_tree(bench: Bench) -> None:
     (second,) = first.children
     assert (second.run_id, second.how, second.parent_checkpoint_id) == (fork, "fork", f"{resumed}@14")
     assert [(entry.run_id, entry.how) for entry in second.children] == [(again, "rerun"), (brought.run_id, "import")]
+
+
+async def test_a_resume_that_would_be_refused_is_refused_when_it_is_planned(bench: Bench) -> None:
+    await bench.worker([Work])
+    run_id = await failed(bench)
+    before = await bench.client.plan(run_id, resume=True)
+    successor = await bench.client.resume(run_id)
+    with pytest.raises(AlreadyResumedError, match=f"as '{successor}'"):
+        await bench.client.plan(run_id, resume=True)
+    waiting = await bench.start("id: asks\nnodes:\n  ask: {type: human, prompt: Well}\n")
+    with pytest.raises(RunActiveError):
+        await bench.client.plan(waiting, resume=True)
+    fork = await bench.client.plan(run_id, rerun=["b", "side"], edits={"a:output.by": "hand"})
+    both = await bench.client.rerun(run_id, ["b", "side"])
+    await bench.client.result(both)
+
+    assert before.forgotten == ["c", "end"]
+    assert (fork.kept, fork.edited) == (["a"], ["a:output.by"])
+    assert Counter(ran()) == {"b": 1, "c": 2, "side": 1}
+
+
+async def test_an_id_that_reads_as_a_checkpoints_is_none_for_a_run(bench: Bench) -> None:
+    await bench.worker([Work])
+    run_id = await failed(bench)
+    with pytest.raises(BadRunIdError, match=r"\[run/bad-id\] 'mine@3' reads as checkpoint 3 of run 'mine'"):
+        await bench.client.fork(run_id, run_id="mine@3")
+    with pytest.raises(BadRunIdError):
+        await bench.client.start(read_flow(CHAIN, "chain"), run_id="mine@3")
+    with pytest.raises(RunNotFoundError, match=f"'{run_id}@3' is a checkpoint's id; the run's is '{run_id}'"):
+        await bench.client.tree(f"{run_id}@3")
+    with pytest.raises(RunNotFoundError, match="a checkpoint's id ends in its number"):
+        await bench.client.fork(f"{run_id}@last")
+
+
+@pytest.mark.req("DM-10")
+async def test_a_checkpoint_with_another_flow_is_another_import(bench: Bench) -> None:
+    await bench.worker([Work])
+    bundle = await export(bench.client, await failed(bench))
+    changed = read_flow(CHAIN.replace("{{ c.output.by }} ", ""), "chain")
+    first = await import_bundle(bench.client, bundle)
+    runs = [await import_bundle(bench.client, bundle, flow=changed) for _ in range(2)]
+    (new, again) = runs
+    listed = await bench.client.get_run(first.run_id)
+
+    # Paused, it does nothing that would count what it came with.
+    assert (listed.done, listed.total) == (3, 5)
+    assert new.run_id != first.run_id
+    assert ([run.created for run in runs], again.run_id) == ([True, False], new.run_id)
+    assert await bench.client.definition(new.run_id) == changed

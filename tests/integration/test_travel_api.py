@@ -534,3 +534,35 @@ async def test_another_tenant_cannot_travel_with_a_run_or_take_it_away(
     assert await is_there(other, moved.json()["run_id"])
     assert not await is_there(mine, moved.json()["run_id"])
     await other.http.post(f"/runs/{moved.json()['run_id']}/cancel")
+
+
+@pytest.mark.req("RT-2", "DM-10")
+async def test_a_paused_import_goes_on_when_its_file_is_imported_again_to_run(api: Api, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    run_id = await failed(api, letter(mended))
+    mended.touch()
+    file = (await api.http.get(f"/runs/{run_id}/export")).content
+    paused = await api.http.post("/imports", content=file)
+    replies = [await api.http.post("/imports", params={"run": "true"}, content=file)]
+    latest = await asyncio.wait_for(ended(api, paused.json()["run_id"]), 30)
+    replies.append(await api.http.post("/imports", params={"run": "true"}, content=file))
+
+    assert [reply.status_code for reply in replies] == [200, 200]
+    assert {reply.json()["run_id"] for reply in replies} == {paused.json()["run_id"]}
+    assert output(latest, "send") == "old Ada"
+
+
+@pytest.mark.req("RT-2")
+async def test_a_body_that_cannot_be_read_says_how_to_send_it(api: Api, tmp_path: Path) -> None:
+    run_id = await failed(api, letter(tmp_path / "mended"))
+    where = f"/runs/{run_id}/plan"
+    as_form = {"Content-Type": "application/x-www-form-urlencoded"}
+    form = await api.http.post(where, content=b'{"rerun": ["draft"]}', headers=as_form)
+    broken = await api.http.post(where, content=b"{bad", headers={"Content-Type": "application/json"})
+    # A variable that was not set: without a word it would be a new run each time.
+    no_key = await api.http.post(f"/runs/{run_id}/fork", headers={"Idempotency-Key": ""})
+
+    assert {said(reply) for reply in (form, broken, no_key)} == {(422, "request/invalid")}
+    assert "'Content-Type: application/json'" in form.json()["detail"]
+    assert "x-www-form-urlencoded" in form.json()["detail"]
+    assert "Expecting property name" in broken.json()["detail"]

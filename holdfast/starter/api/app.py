@@ -123,7 +123,7 @@ async def start_run(
     response: Response,
     body: NewRun,
     client: Client,
-    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
 ) -> StartedRun:
     """Starts a run. With an `Idempotency-Key`, the same key again gives the same run."""
     if body.run_id is not None and idempotency_key is not None:
@@ -232,7 +232,7 @@ async def send_input(
     body: InputMessage,
     client: Client,
     caller: Caller,
-    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
 ) -> AnswerReceipt:
     """Answers a question of the run."""
     return await client.send_input(

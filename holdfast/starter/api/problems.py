@@ -19,6 +19,7 @@ from holdfast.starter.connecting import NotReachableError
 from holdfast.starter.errors import (
     AlreadyResumedError,
     AnswerRefusedError,
+    BadRunIdError,
     InnerRunError,
     NoCheckpointError,
     NoDefinitionError,
@@ -38,6 +39,7 @@ _STATUS: dict[type[Exception], int] = {
     RequestNotFoundError: 404,
     NoSuchNodeError: 404,
     NoCheckpointError: 404,
+    BadRunIdError: 422,
     RunExistsError: 409,
     AlreadyResumedError: 409,
     InnerRunError: 409,
@@ -77,6 +79,16 @@ def problem(status: int, code: str, detail: str, headers: dict[str, str] | None 
     return JSONResponse(body, status, media_type="application/problem+json", headers=headers)
 
 
+def _message(fault: Any, request: Request) -> str:
+    """The framework's words; what it makes of a body that it did not read as JSON, or could not, says too little."""
+    if fault["type"] == "json_invalid":
+        return f"{fault['msg']}: {fault['ctx']['error']}"
+    kind = request.headers.get("content-type", "")
+    if tuple(fault["loc"]) == ("body",) and isinstance(fault.get("input"), bytes) and "json" not in kind:
+        return f"the body came as {kind or 'something'!r}: send it with 'Content-Type: application/json'"
+    return fault["msg"]
+
+
 def install(app: FastAPI) -> None:
     """Every error that a caller can do something about becomes a problem; any other is a 500 without details."""
 
@@ -97,9 +109,11 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, ProblemError)
         return problem(error.status, error.code, str(error), error.headers)
 
-    async def invalid(_: Request, error: Exception) -> JSONResponse:
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        faults = [{"where": ".".join(map(str, fault["loc"])), "message": fault["msg"]} for fault in error.errors()]
+        faults = [
+            {"where": ".".join(map(str, fault["loc"])), "message": _message(fault, request)} for fault in error.errors()
+        ]
         said = "; ".join(f"{fault['where']}: {fault['message']}" for fault in faults[:5])
         return problem(422, "request/invalid", said, faults=faults)
 

@@ -31,7 +31,7 @@ from holdfast.starter.travel import Changes, NewRun
 
 routes = APIRouter(responses=PROBLEMS)
 IMPORTS = "/imports"
-Key = Annotated[str | None, Header(max_length=200)]
+Key = Annotated[str | None, Header(min_length=1, max_length=200)]
 Passphrase = Annotated[
     str | None, Header(description="What the file is encrypted with: a passphrase, or `base64:` and 32 bytes.")
 ]

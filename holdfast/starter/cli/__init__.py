@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
     source.add_argument("checkpoint", metavar="ID", help="a checkpoint's id, or a run's for its latest")
     travel = argparse.ArgumentParser(add_help=False)
     travel.add_argument("--flow", metavar="FLOW", help="a changed definition (default: the one the run had)")
-    travel.add_argument("--key", help="the same key again is the same run: safe to repeat after a crash")
+    travel.add_argument("--key", type=_key, help="the same key again is the same run: safe to repeat after a crash")
     travel.add_argument("--dry-run", action="store_true", help="say what each node would do, and start nothing")
     travel.add_argument("--detach", action="store_true", help="start it and return")
     changing = argparse.ArgumentParser(add_help=False)
@@ -120,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "resume",
         "go on with a run that has ended: only what was not done is",
-        "holdfast resume my-run        (its latest checkpoint)\nholdfast resume my-run@12 --dry-run",
+        "holdfast resume my-run   # its latest checkpoint\nholdfast resume my-run@12 --dry-run",
         server,
         loading,
         queue,
@@ -190,8 +190,8 @@ def parser() -> argparse.ArgumentParser:
     into = add(
         "import",
         "a run that stands where an exported checkpoint is",
-        "holdfast import run.json              (paused; 'holdfast continue' lets it go on)\n"
-        "holdfast import run.json --run\nholdfast import checkpoint.json --flow flow.yaml   (bare, or Dynamiq's)",
+        "holdfast import run.json   # paused; 'holdfast continue' lets it go on\n"
+        "holdfast import run.json --run\nholdfast import checkpoint.json --flow flow.yaml   # bare, or Dynamiq's",
         server,
         loading,
         queue,
@@ -200,7 +200,7 @@ def parser() -> argparse.ArgumentParser:
     into.add_argument("file", metavar="FILE")
     into.add_argument("--flow", metavar="FLOW", help="the definition, for a bare checkpoint, or a changed one")
     into.add_argument("--run", action="store_true", help="go on at once, and follow it to its end")
-    into.add_argument("--id", help="the new run's id (default: made of the file's content)")
+    into.add_argument("--id", help="the new run's id (default: made of the file's content and --flow)")
     into.add_argument("--detach", action="store_true", help="with --run: start it and return")
     gone = add("delete", "delete a run that has ended, with all inside it", "holdfast delete my-run", server)
     gone.add_argument("run", metavar="RUN")
@@ -212,7 +212,7 @@ def parser() -> argparse.ArgumentParser:
     )
     gc.add_argument("--flow", metavar="ID", help="only this flow's")
     gc.add_argument("--older-than", type=_days, metavar="DAYS", help="those that ended longer ago")
-    gc.add_argument("--keep", type=_count, metavar="N", help="all but the newest N of each flow")
+    gc.add_argument("--keep", type=_count(0), metavar="N", help="all but the newest N of each flow")
     gc.add_argument("--deep", action="store_true", help="look for unneeded blobs in runs that are there, too")
     gc.add_argument("--dry-run", action="store_true", help="only say what would go")
 
@@ -221,14 +221,14 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument(
         "--status", choices=["pending", "running", "completed", "failed", "cancelled", "pending_input", "paused"]
     )
-    runs.add_argument("--limit", type=int, default=20)
+    runs.add_argument("--limit", type=_count(1), default=20)
 
     show = add("show", "where a run is, node by node", "holdfast show my-run", server)
     show.add_argument("run", metavar="RUN")
 
     listing = add("checkpoints", "a run's checkpoints, newest first", "holdfast checkpoints my-run", server)
     listing.add_argument("run", metavar="RUN")
-    listing.add_argument("--limit", type=int, default=None)
+    listing.add_argument("--limit", type=_count(1), default=None)
 
     one = add("checkpoint", "one checkpoint", "holdfast checkpoint my-run@12 --format yaml", server, secrets)
     one.add_argument(
@@ -250,7 +250,7 @@ def parser() -> argparse.ArgumentParser:
     box = add("inbox", "the questions that wait for an answer", "holdfast inbox --to finance", server)
     box.add_argument("--run", help="only of this run and the flows inside it")
     box.add_argument("--to", metavar="NAME", help="only for this person or group")
-    box.add_argument("--limit", type=int, default=50)
+    box.add_argument("--limit", type=_count(1), default=50)
     yes = add(
         "approve",
         "let it be done",
@@ -327,15 +327,31 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _days(text: str) -> float:
-    if not 0 <= (number := float(text)) <= 100_000:
-        raise ValueError
-    return number
+    try:
+        if 0 <= (number := float(text)) <= 100_000:
+            return number
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"not a number of days: {text!r}")
 
 
-def _count(text: str) -> int:
-    if (number := int(text)) < 0:
-        raise ValueError
-    return number
+def _count(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        try:
+            if (number := int(text)) >= least:
+                return number
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"not a number from {least} on: {text!r}")
+
+    return read
+
+
+def _key(text: str) -> str:
+    """Mostly a variable that was not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty one, which would be a new run each time")
+    return text
 
 
 _MODULES = {
@@ -375,8 +391,11 @@ _MODULES = {
 
 def run() -> NoReturn:
     """The console script. Ends at once: the SDK's threads may still want the interpreter that would be taken down."""
-    code = main()
-    sys.stdout.flush()
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = 141  # Whoever reads, such as `head`, has seen enough. As a shell says it of others.
     sys.stderr.flush()
     os._exit(code)
 

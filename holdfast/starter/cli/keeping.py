@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from holdfast.starter.cli.outcomes import FINISHED, NOT_FOUND, UsageError, print
 from holdfast.starter.cli.reading import flow_from, read_text
 from holdfast.starter.cli.running import follow, with_worker
 from holdfast.starter.cli.session import Session, with_session
+from holdfast.starter.errors import RunNotFoundError
 from holdfast.starter.moving import export, import_file
 from holdfast.starter.store import CheckpointStore, Retention
 
@@ -37,10 +39,20 @@ def export_command(options: argparse.Namespace) -> int:
         if options.json:
             print_json({"file": str(path), "checkpoint_id": bundle.checkpoint.id, "made_for": bundle.made_for})
         else:
-            print(f"{bundle.checkpoint.id} is in {path}, for namespace {bundle.made_for}\nholdfast import {path}")
+            print(f"{bundle.checkpoint.id} is in {path}, for namespace {bundle.made_for}\n{_importing(path, options)}")
         return FINISHED
 
     return with_session(options, work)
+
+
+def _importing(path: Path, options: argparse.Namespace) -> str:
+    """The command that goes on from the file."""
+    words = ["holdfast", "import", str(path)]
+    if options.key_file:
+        words += ["--key-file", options.key_file]
+    if namespace := options.made_for or options.namespace:
+        words += ["--namespace", namespace]
+    return shlex.join(words)
 
 
 def import_command(options: argparse.Namespace) -> int:
@@ -55,7 +67,8 @@ def import_command(options: argparse.Namespace) -> int:
             print_json({"run_id": new.run_id, "created": new.created, "notes": [*notes, *new.plan.warnings]})
             return FINISHED
         if not options.json:
-            for note in [*notes, *new.plan.warnings]:
+            # Who follows the run is told the warnings by the run itself.
+            for note in notes if options.run else [*notes, *new.plan.warnings]:
                 print(f"! {note}")
         if options.run:
             return await follow(session, new.run_id, options)
@@ -71,8 +84,10 @@ def delete_command(options: argparse.Namespace) -> int:
         gone = await CheckpointStore(session.client).delete(options.run)
         if options.json:
             print_json({"run_id": options.run, "deleted": gone})
+        elif gone:
+            print(f"run {options.run} is deleted")
         else:
-            print(f"run {options.run} is deleted" if gone else f"there is no run {options.run!r}")
+            raise RunNotFoundError(options.run)
         return FINISHED if gone else NOT_FOUND
 
     return with_session(options, work)

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from temporalio.service import RPCError, RPCStatusCode
+
 from holdfast.checkpoints.editing import EditError
 from holdfast.checkpoints.validation import InvalidCheckpointError
 from holdfast.codecs import faults
@@ -18,6 +20,7 @@ from holdfast.starter.embedded import ServerError
 from holdfast.starter.errors import (
     AlreadyResumedError,
     AnswerRefusedError,
+    BadRunIdError,
     FlowFailedError,
     InnerRunError,
     NoCheckpointError,
@@ -66,6 +69,7 @@ _CODES: list[tuple[type[Exception], int]] = [
     (InvalidExportError, USAGE),
     (RunEndedError, USAGE),
     (RunExistsError, USAGE),
+    (BadRunIdError, USAGE),
     (UsageError, USAGE),
     *((kind, USAGE) for kind in (*faults.BAD_SETTINGS, *faults.REFUSED)),
     *((kind, UNREACHABLE) for kind in faults.WORTH_WAITING),
@@ -80,13 +84,21 @@ def guarded(command: Callable[[argparse.Namespace], int], options: argparse.Name
     except KeyboardInterrupt:
         print("interrupted; a run that has started goes on by itself", file=sys.stderr)
         return INTERRUPTED
+    except RPCError as error:
+        if error.status == RPCStatusCode.INVALID_ARGUMENT:
+            return _refused(UsageError(f"Temporal: {error}"), options)
+        return _refused(NotReachableError(f"[temporal/not-reachable] Temporal: {error}"), options)
     except tuple(kind for kind, _ in _CODES) as error:
-        code = next(code for kind, code in _CODES if isinstance(error, kind))
-        if getattr(options, "json", False):
-            print_json({"error": str(error), "exit_code": code, **_fields(error)})
-        else:
-            print(error, file=sys.stderr)
-        return code
+        return _refused(error, options)
+
+
+def _refused(error: Exception, options: argparse.Namespace) -> int:
+    code = next(code for kind, code in _CODES if isinstance(error, kind))
+    if getattr(options, "json", False):
+        print_json({"error": str(error), "exit_code": code, **_fields(error)})
+    else:
+        print(error, file=sys.stderr)
+    return code
 
 
 def _fields(error: Exception) -> dict[str, Any]:

@@ -21,7 +21,9 @@ def flow_from(path: str, load: Sequence[str] = (), *, trust: bool = True) -> Flo
 def read_text(path: str) -> str:
     try:
         return Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UsageError(f"[cli/cannot-read] {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
         raise UsageError(f"[cli/cannot-read] {path}: {error}") from error
 
 

@@ -105,7 +105,8 @@ def lines(transition: Transition, started: dict[str, Any]) -> list[str]:
             return [f"  ▸  continued by {transition.by or 'somebody'}"]
         case RunResumed():
             kept = ", ".join(transition.kept) or "nothing"
-            return [f"  resumed from {transition.checkpoint_id}; kept: {kept}", *transition.warnings]
+            notes = [f"     ! {warning}" for warning in transition.warnings]
+            return [f"  resumed from {transition.checkpoint_id}; kept: {kept}", *notes]
         case _:
             return []
 

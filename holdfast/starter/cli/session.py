@@ -10,12 +10,15 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from holdfast.starter import embedded
 from holdfast.starter.cli.outcomes import UsageError
 from holdfast.starter.client import HoldfastClient
 from holdfast.starter.connecting import is_configured
 
+# Ids are mostly plain, and stay readable; a run inside another has a '/' in its own.
+_PLAIN = "~@:"
 _WORKER_SECONDS = 60.0
 _CODEC_SECONDS = 5.0
 
@@ -31,7 +34,7 @@ class Session:
         """The run in the Temporal Web UI."""
         if self.ui_url is None:
             return None
-        return f"{self.ui_url}/namespaces/{self.client.temporal.namespace}/workflows/{run_id}"
+        return f"{self.ui_url}/namespaces/{self.client.temporal.namespace}/workflows/{quote(run_id, safe=_PLAIN)}"
 
 
 def with_session(

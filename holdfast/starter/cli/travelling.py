@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.checkpoints.resuming import ResumePlan
+from holdfast.flows.ids import split_checkpoint_id
 from holdfast.starter.cli.looking import console, table
 from holdfast.starter.cli.outcomes import FINISHED, UsageError, print_json
 from holdfast.starter.cli.reading import flow_from, input_from, json_from, value_from
@@ -71,7 +72,10 @@ def _edits(given: Sequence[str]) -> dict[str, Any]:
 
 def _travel(options: argparse.Namespace, changes: Changes, begin: Any) -> int:
     async def look(session: Session) -> int:
-        _show_plan(await session.client.travel.plan(options.checkpoint, changes), options)
+        resume = options.command == "resume"
+        plan = await session.client.travel.plan(options.checkpoint, changes, resume=resume)
+        flow = changes.flow or await session.client.definition(split_checkpoint_id(options.checkpoint)[0])
+        _show_plan(plan, [node.id for node in flow.nodes], options)
         return FINISHED
 
     async def work(session: Session) -> int:
@@ -83,7 +87,7 @@ def _travel(options: argparse.Namespace, changes: Changes, begin: Any) -> int:
     return with_session(options, look) if options.dry_run else with_worker(options, work)
 
 
-def _show_plan(plan: ResumePlan, options: argparse.Namespace) -> None:
+def _show_plan(plan: ResumePlan, nodes: Sequence[str], options: argparse.Namespace) -> None:
     if options.json:
         print_json(plan.model_dump(mode="json"))
         return
@@ -94,6 +98,9 @@ def _show_plan(plan: ResumePlan, options: argparse.Namespace) -> None:
             if node_id not in seen:
                 seen.add(node_id)
                 listing.add_row(node_id, "given by hand" if _is_given(plan, node_id) else meaning)
+    for node_id in nodes:
+        if seen and node_id not in seen:
+            listing.add_row(node_id, "runs for the first time")
     screen = console()
     screen.print(listing if seen else "everything runs from its beginning")
     for warning in plan.warnings:
