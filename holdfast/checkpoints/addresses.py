@@ -14,14 +14,21 @@ INSIDE = {
     "chat_history": "chat_history",
 }
 _NAME = re.compile(r'[^.\[\]"\s]+')
-_STEP = re.compile(rf'\.?({_NAME.pattern})|\[(\d+)\]|\[("(?:[^"\\]|\\.)*")\]')
+_QUOTED = re.compile(r'\[("(?:[^"\\]|\\.)*")\]')
+_WHOLE = re.compile(rf"{_QUOTED.pattern}(?=[.\[]|$)")
+_STEP = re.compile(rf"\.?({_NAME.pattern})|\[(\d+)\]|{_QUOTED.pattern}")
 
 
 def keys_of(field: str) -> list[Key]:
     """The keys that lead there, one by one; ValueError when it is not an address."""
-    found = _STEP.findall(field)
-    keys: list[Key] = [name or (int(index) if index else json.loads(quoted)) for name, index, quoted in found]
-    if not keys or name_of(keys) != field:
+    try:
+        # A name may be quoted that need not be.
+        plain = _WHOLE.sub(lambda quoted: _step(json.loads(quoted[1])), field)
+        found = _STEP.findall(plain)
+        keys: list[Key] = [name or (int(index) if index else json.loads(quoted)) for name, index, quoted in found]
+    except json.JSONDecodeError:
+        plain, keys = field, []
+    if not keys or name_of(keys) != plain:
         raise ValueError(f"{field!r} cannot be read; write 'a.b[3]' or 'a[\"x y\"]'")
     return keys
 
@@ -35,4 +42,8 @@ def _named(keys: Sequence[Key], position: int) -> str:
     # Items of a map are kept by their number as text.
     if isinstance(key, int) or (position == 1 and keys[0] == "iterations" and key.isdecimal()):
         return f"[{key}]"
-    return f".{key}" if _NAME.fullmatch(key) else f"[{json.dumps(key, ensure_ascii=False)}]"
+    return _step(key)
+
+
+def _step(name: str) -> str:
+    return f".{name}" if _NAME.fullmatch(name) else f"[{json.dumps(name, ensure_ascii=False)}]"

@@ -470,6 +470,12 @@ class Ledger:
             raise LookupError(f"there is no checkpoint {seq}: this execution has {self.base_seq} to {self.seq}")
         return fold(self._base, self._transitions[: seq - self.base_seq])
 
+    def checkpoint(self, seq: int | None = None) -> CheckpointRecord:
+        """As `at`, but what the run was resumed from is another run's: it does not know what was to become of it."""
+        if seq == self.base_seq and self._transitions and isinstance(self._transitions[0], RunResumed):
+            raise LookupError(f"there is no checkpoint {seq}: this execution has {self.base_seq + 1} to {self.seq}")
+        return self.at(seq)
+
     def summaries(self, config: CheckpointConfig) -> list[CheckpointSummary]:
         """The checkpoints the author wants listed, oldest first."""
         return summaries(self._base, self._transitions, config)

@@ -111,4 +111,7 @@ def _thinned(
 def _unknown(path: str, known: list[str]) -> str:
     known.sort(key=is_nested)  # The flow's own nodes first: a map may have thousands inside.
     more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
-    return f"the run never had a node {path!r}; it has: {', '.join(known[:_NAMED]) or 'none'}{more}"
+    owner, _, item = path.rpartition("[")
+    # An item that is one call has no states of its own.
+    field = f"; what came of an item is in 'iterations[{item}' of {owner!r}" if item and owner in known else ""
+    return f"the run never had a node {path!r}; it has: {', '.join(known[:_NAMED]) or 'none'}{more}{field}"

@@ -213,7 +213,7 @@ class RunReader:
             # What an execution started from was written by the one before it.
             if seq is None or seq > ledger.base_seq or not _continued(history.events[0]):
                 try:
-                    return seal(ledger.at(seq))
+                    return seal(ledger.checkpoint(seq))
                 except LookupError as error:
                     raise NoCheckpointError(run_id, str(error)) from error
         raise NoCheckpointError(run_id, why)

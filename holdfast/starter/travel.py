@@ -376,6 +376,9 @@ def _start(source: Source, changes: Changes) -> FlowStart:
         retried=changes.rerun if changes.only_failed else (),
         keep=changes.keep,
     )
+    if source.flow is None:
+        # Nobody knows what it was that somebody has approved.
+        plan.changed = list(plan.forgotten)
     plan.warnings += [
         f"the flow inside {path!r} is there no more; it starts from its beginning" for path in source.lost
     ]

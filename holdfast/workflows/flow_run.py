@@ -332,7 +332,7 @@ class FlowRun:
         name=names.QUERY_CHECKPOINT, description="The run's checkpoint: the latest, or at a sequence number"
     )
     def checkpoint(self, query: CheckpointQuery | None = None) -> dict[str, Any]:
-        return seal(self._ledger.at(query.sequence_number if query else None))
+        return seal(self._ledger.checkpoint(query.sequence_number if query else None))
 
     @workflow.query(name=names.QUERY_CHECKPOINTS, description="The checkpoints of this execution, oldest first")
     def checkpoints(self, query: ListQuery | None = None) -> list[dict[str, Any]]:

@@ -20,9 +20,15 @@ from holdfast import (
     read_flow,
 )
 from holdfast.checkpoints.editing import EditError
+from holdfast.checkpoints.serial import seal
 from holdfast.contracts.people import HumanAnswer
-from holdfast.starter.errors import AlreadyResumedError, BadRunIdError, InnerRunError, NoSuchNodeError
-from holdfast.starter.moving import export, import_bundle
+from holdfast.starter.errors import (
+    AlreadyResumedError,
+    BadRunIdError,
+    InnerRunError,
+    NoSuchNodeError,
+)
+from holdfast.starter.moving import export, import_bundle, import_checkpoint
 from tests.integration import agent_tools
 from tests.integration.conftest import Bench
 
@@ -209,6 +215,9 @@ async def test_a_node_and_what_comes_after_it_is_done_again(bench: Bench) -> Non
     second = await bench.client.result(again)
     with pytest.raises(NoSuchNodeError, match="it has: a, b, c, side, end"):
         await bench.client.rerun(run_id, "x")
+    # What it began from is the old run's, and is not to be done again there.
+    with pytest.raises(NoCheckpointError, match="this execution has"):
+        await bench.client.fork(f"{again}@{(await bench.client.transitions(again))[0].seq - 1}")
 
     assert [(name, key) for name, key, _ in RAN] == [("b", f"{again}/b"), ("c", f"{again}/c")]
     assert second.output == first.output
@@ -384,3 +393,25 @@ async def test_a_checkpoint_with_another_flow_is_another_import(bench: Bench) ->
     assert new.run_id != first.run_id
     assert ([run.created for run in runs], again.run_id) == ([True, False], new.run_id)
     assert await bench.client.definition(new.run_id) == changed
+
+
+@pytest.mark.req("DM-10", "RT-4")
+async def test_what_was_approved_is_asked_again_where_nobody_knows_what_it_was(bench: Bench) -> None:
+    await bench.worker([Work])
+    flow = read_flow("id: paying\nnodes:\n  pay: {type: Work, approval: {enabled: true}}")
+    run_id = await bench.client.start(flow)
+    async for transition in bench.client.follow(run_id):
+        if transition.kind == "input_requested":
+            await bench.client.send_input(run_id, HumanAnswer(is_approved=True))
+    approved = next(entry.seq for entry in await bench.client.transitions(run_id) if entry.kind == "input_received")
+    bundle = await export(bench.client, f"{run_id}@{approved}")
+    whole = await import_bundle(bench.client, bundle, paused=False)
+    result = await bench.client.result(whole.run_id)
+    bare, _ = await import_checkpoint(bench.client, seal(bundle.checkpoint), flow=flow, paused=False)
+    async with asyncio.timeout(30):
+        while not await bench.client.inbox(bare.run_id):
+            await asyncio.sleep(0.05)
+    await bench.client.cancel(bare.run_id)
+
+    assert result.output["pay"]["status"] == "success"
+    assert ran() == ["pay", "pay"]

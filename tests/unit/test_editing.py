@@ -124,6 +124,11 @@ def test_the_result_of_an_item_is_given_and_it_has_failed_no_more() -> None:
     assert changed["failed_iterations"] == {"1": BROKEN}
 
 
+def test_a_name_may_be_quoted_that_need_not_be() -> None:
+    assert edited('draft:output["text"]', "new").node_states["draft"].output_data["text"] == "new"
+    assert edited('draft:output["a=b"]', 1).node_states["draft"].output_data["a=b"] == 1
+
+
 def test_edits_are_made_in_their_order() -> None:
     result = apply_edits(FLOW, record(), {"late:output": {"a": 1}, "late:output.b": 2, "bad:output": 3})
 
@@ -143,6 +148,10 @@ def test_a_value_is_kept_as_it_is_and_not_as_json_would_have_it() -> None:
         ("draft", "an edit is 'node:field', for example 'draft:output.text'"),
         (":output", "an edit is 'node:field', for example 'draft:output.text'"),
         ("draft:", "an edit is 'node:field', for example 'draft:output.text'"),
+        ("draft:.output", "'.output' cannot be read; write 'a.b[3]' or 'a[\"x y\"]'"),
+        ('draft:output["text"]x', "'output[\"text\"]x' cannot be read; write 'a.b[3]' or 'a[\"x y\"]'"),
+        ('draft:output["\\x"]', "'output[\"\\\\x\"]' cannot be read; write 'a.b[3]' or 'a[\"x y\"]'"),
+        ("draft:output[007]", "'output[007]' cannot be read; write 'a.b[3]' or 'a[\"x y\"]'"),
         ("draft:output..x", "'output..x' cannot be read; write 'a.b[3]' or 'a[\"x y\"]'"),
         ("draft:nonsense", "there is no field 'nonsense'; a node has: output, messages, iterations, context, "),
         ("bad:state", "say which part of the state, for example 'node:state.counter'"),

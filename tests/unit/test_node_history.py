@@ -229,6 +229,8 @@ def test_a_node_that_the_run_never_had_is_refused_and_the_others_are_named() -> 
 
     with pytest.raises(LookupError, match=r"the run never had a node 'x'; it has: a, b, c, a\[0\]$"):
         history(run, "x")
+    with pytest.raises(LookupError, match=r"a\[0\]; what came of an item is in 'iterations\[7\]' of 'a'$"):
+        history(run, "a[7]")
     with pytest.raises(LookupError, match=r"it has: none$"):
         node_history(base(), [], "x")
     with pytest.raises(LookupError, match=r"n18, n19 and 5 more$"):

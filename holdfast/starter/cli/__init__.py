@@ -165,7 +165,9 @@ def parser() -> argparse.ArgumentParser:
     words = "how a node changed through a run"
     story = add("history", words, "holdfast history my-run agent messages", server, secrets)
     story.add_argument("run", metavar="RUN")
-    story.add_argument("node", metavar="NODE", help="a node, or something inside one: 'agent', 'each[3]'")
+    story.add_argument(
+        "node", metavar="NODE", help="a node, or something inside one: 'agent', 'agent/loop[2]/search[0]'"
+    )
     story.add_argument("field", metavar="FIELD", nargs="?", help="only this: output, status, messages, context …")
     tree = add("tree", "what was resumed and forked from what", "holdfast tree my-run", server)
     tree.add_argument("run", metavar="RUN")

@@ -1,6 +1,7 @@
 """`holdfast resume`, `fork`, `rerun`: a new run from a checkpoint, changed on the way if one likes."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from holdfast.starter.cli.running import follow, with_worker
 from holdfast.starter.cli.session import Session, with_session
 from holdfast.starter.travel import Changes, NewRun
 
+# A name in quotes may have anything in it.
+_EDIT = re.compile(r'((?:[^="]|"(?:[^"\\]|\\.)*")*:(?:[^="]|"(?:[^"\\]|\\.)*")*)=(.*)', re.DOTALL)
 _MEANINGS = {
     "kept": "kept: not executed again",
     "forgotten": "goes on from where it was",
@@ -62,9 +65,10 @@ def _edits(given: Sequence[str]) -> dict[str, Any]:
     """`node:field=value`, where the value is JSON, text, or `@file`."""
     found: dict[str, Any] = {}
     for item in given:
-        address, equals, value = item.partition("=")
-        if not equals or ":" not in address:
+        parts = _EDIT.fullmatch(item)
+        if parts is None:
             raise UsageError(f"[cli/bad-edit] --edit {item!r} is not 'node:field=value', as in 'draft:output.text=Hi'")
+        address, value = parts.groups()
         text = value_from(value)
         found[address] = json_from(text, item) if value.startswith("@") and value.endswith(".json") else text
     return found
