@@ -86,6 +86,8 @@ class RunBlobs:
         current, blobs = "", list[Blob]()
         async for blob in self._store.find(f"{prefix_of(self._client.namespace, 'x').partition('/')[0]}/"):
             prefix = blob.name.rpartition("/")[0]
+            if prefix.count("/") != 1:
+                continue  # Not ours: in a namespace called `files` it may be what agents have in the same bucket.
             if prefix != current and blobs:
                 for run in self._named(current):
                     yield run, blobs

@@ -387,7 +387,9 @@ async def test_what_nothing_refers_to_is_swept_and_nothing_else(far: Bench) -> N
     gone = f"gone-{far.task_queue}"
     # As a crash leaves them: written, and never referred to.
     stray = {name: f"{prefix_of(temporal.namespace, name)}/{'0' * 24}" for name in (ended, open_run, gone)}
-    for name in stray.values():
+    # A blob is nowhere deeper. In a namespace called `files`, agents' files in the same place are.
+    elsewhere = f"{stray[gone]}/object"
+    for name in (*stray.values(), elsewhere):
         await codec.blobs.put(name, b"left behind")
     await asyncio.sleep(1.1)
     early = await store.collect(Retention(keep=10**6))
@@ -401,6 +403,7 @@ async def test_what_nothing_refers_to_is_swept_and_nothing_else(far: Bench) -> N
     assert deep.blobs >= 2
     assert again.blobs == 0
     assert there == {ended: False, open_run: True, gone: False}
+    assert await codec.blobs.get(elsewhere) == b"left behind"
     for run in (ended, open_run):
         assert (await fresh.latest_checkpoint(run)).node_states["a"].output_data["text"] == content("a", 100_000)
     await far.client.cancel(open_run)
