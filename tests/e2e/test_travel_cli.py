@@ -19,7 +19,7 @@ from holdfast.starter.embedded import free_port
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 DYNAMIQ = Path(__file__).parents[1] / "unit" / "data" / "dynamiq"
 Done = subprocess.CompletedProcess[str]
-PLAN = {"kept", "forgotten", "reset", "fresh", "edited", "warnings"}
+PLAN = {"kept", "forgotten", "reset", "fresh", "changed", "edited", "warnings"}
 RESULT = {"run_id", "status", "output", "ui"}
 
 LETTER = """
