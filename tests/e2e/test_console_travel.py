@@ -57,6 +57,7 @@ nodes:
     type: map
     name: All of them
     behavior: return
+    max_workers: 1
     node:
       type: python
       code: |

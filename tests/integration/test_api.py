@@ -242,11 +242,11 @@ async def test_a_run_is_paused_continued_and_cancelled(api: Api) -> None:
     run_id = await api.run()
     await api.question(run_id)
     await api.http.post(f"/runs/{run_id}/pause")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await api.http.get(f"/runs/{run_id}")).json()["status"] != "paused":
             await asyncio.sleep(0.05)
     await api.http.post(f"/runs/{run_id}/continue")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await api.http.get(f"/runs/{run_id}")).json()["status"] != "pending_input":
             await asyncio.sleep(0.05)
     await api.http.post(f"/runs/{run_id}/cancel")
@@ -260,7 +260,7 @@ async def test_a_run_is_paused_continued_and_cancelled(api: Api) -> None:
 async def test_runs_are_listed_page_by_page(api: Api) -> None:
     flow_id = f"pages-{uuid.uuid4().hex[:6]}"
     made = [await api.run({**ASK, "id": flow_id}) for _ in range(5)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len((await api.http.get("/runs", params={"flow": flow_id})).json()["runs"]) < 5:
             await asyncio.sleep(0.1)
     found: list[str] = []

@@ -195,12 +195,11 @@ async def test_a_bare_checkpoint_goes_on_with_the_flow_that_is_given(api: Api, t
     mended.touch()
     (tmp_path / "flows" / "post.yaml").write_text(json.dumps(flow))
     first = await api.http.post("/imports", json={"checkpoint": whole, "flow": "post"})
-    again = await api.http.post("/imports", params={"run": "true"}, json={"checkpoint": whole, "definition": flow})
     imported = first.json()["run_id"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await api.http.get(f"/runs/{imported}")).json()["status"] != "paused":
             await asyncio.sleep(0.05)
-    await api.http.post(f"/runs/{imported}/continue")
+    again = await api.http.post("/imports", params={"run": "true"}, json={"checkpoint": whole, "definition": flow})
     latest = await ended(api, imported)
 
     assert (first.status_code, again.status_code) == (201, 200)

@@ -184,7 +184,7 @@ async def test_an_agent_in_a_map_in_a_nested_flow_asks_and_goes_on(bench: Bench)
         spec(SubFlow(id="sub", flow=inner)), {"input": ["x", "y"]}, RunConfig(continue_after_events=30)
     )
     requests = await asked(bench, run_id, 2)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         # The outer run is told by the inner one, a moment after.
         while (parent := await bench.client.get_run(run_id)).status == RunStatus.RUNNING:
             await asyncio.sleep(0.05)
@@ -215,7 +215,7 @@ async def test_a_tool_that_writes_is_approved_edited_or_rejected_before_it_runs(
     run_id = await bench.start(flow, {"input": "send"})
     (first,) = await asked(bench, run_id)
     await bench.client.send_input(run_id, {"is_approved": True, "data": {"to": "eve"}}, request_id=first.id)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (second := (await asked(bench, run_id))[0]).id == first.id:
             await asyncio.sleep(0.05)
     await bench.client.send_input(run_id, {"is_approved": False, "feedback": "not him"}, request_id=second.id, by="ada")
@@ -376,7 +376,7 @@ async def test_temporals_own_command_line_is_enough_to_find_and_answer(bench: Be
     words = '{"feedback": "by signal", "by": "ada"}'
     signal = ("workflow", "signal", "--workflow-id", run_id, "--name", "provide_input", "--input", words)
     await _temporal(bench, *signal, *codecs)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await asked(bench, run_id))[0].path != "pay":
             await asyncio.sleep(0.05)
     yes = '{"entity_id": "pay", "data": {"is_approved": true}, "by": "ada"}'

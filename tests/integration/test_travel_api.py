@@ -250,7 +250,7 @@ async def test_the_family_of_a_run_is_a_tree(api: Api, tmp_path: Path) -> None:
     run_id = await failed(api, letter(tmp_path / "mended"))
     resumed = (await api.http.post(f"/runs/{run_id}/resume")).json()["run_id"]
     fork = (await api.http.post(f"/runs/{run_id}/fork", json={"rerun": ["draft"]})).json()["run_id"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             (root,) = (await api.http.get(f"/runs/{fork}/tree")).json()
             if len(root["children"]) == 2:
@@ -325,7 +325,7 @@ async def test_an_export_is_imported_once_as_a_paused_run_that_goes_on(api: Api,
     first = await api.http.post("/imports", content=file.content)
     again = await api.http.post("/imports", content=file.content)
     imported = first.json()["run_id"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await api.http.get(f"/runs/{imported}")).json()["status"] != "paused":
             await asyncio.sleep(0.05)
     await api.http.post(f"/runs/{imported}/continue")
@@ -410,7 +410,7 @@ async def test_a_run_is_deleted_when_it_has_ended(api: Api, tmp_path: Path) -> N
     part = await api.http.delete(f"/runs/{run_id}@2")
     refused = await api.http.delete(f"/runs/{open_run}")
     deleted = await api.http.delete(f"/runs/{run_id}")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await is_there(api, run_id):
             await asyncio.sleep(0.05)
     again = await api.http.delete(f"/runs/{run_id}")
@@ -442,7 +442,7 @@ async def test_a_clean_up_only_looks_unless_told_otherwise(api: Api, bench: Benc
     bare = await api.http.post("/gc")
     negative = await api.http.post("/gc", json={"older_than_days": -1})
     collected = (await api.http.post("/gc", json={**body, "dry_run": False})).json()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await is_there(api, run_id):
             await asyncio.sleep(0.05)
 
