@@ -158,6 +158,7 @@ def test_a_fork_is_edited_with_text_json_and_files(holdfast: Terminal, letter: s
     holdfast.write("fetch.json", '{"word": "new", "pages": 1}')
     holdfast.write("draft.txt", "Dear Bob")
     edits = ["--edit", "fetch:output=@fetch.json", "--edit", "fetch:output.pages=[2, 3]"]
+    edits += ["--edit", 'fetch:output["a=b"]=c=d']
     looked, changed, text, text_file, bad, impossible, other = together(
         lambda: holdfast("fork", letter, *edits, "--dry-run").stdout,
         lambda: holdfast.data("fork", letter, *edits, "--id", "letter-json"),
@@ -178,7 +179,7 @@ def test_a_fork_is_edited_with_text_json_and_files(holdfast: Terminal, letter: s
     assert "nothing was started: this was --dry-run" in looked
     assert changed.keys() == RESULT
     assert changed["run_id"] == "letter-json"
-    assert changed["output"]["fetch"]["output"] == {"word": "new", "pages": [2, 3]}
+    assert changed["output"]["fetch"]["output"] == {"word": "new", "pages": [2, 3], "a=b": "c=d"}
     assert changed["output"]["send"]["output"] == "new Ada"
     assert "send: Hi, you" in text
     assert text_file["output"]["send"]["output"] == "Dear Bob"

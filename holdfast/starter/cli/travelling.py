@@ -15,7 +15,7 @@ from holdfast.starter.cli.session import Session, with_session
 from holdfast.starter.travel import Changes, NewRun
 
 # A name in quotes may have anything in it.
-_EDIT = re.compile(r'((?:[^="]|"(?:[^"\\]|\\.)*")*:(?:[^="]|"(?:[^"\\]|\\.)*")*)=(.*)', re.DOTALL)
+_EDIT = re.compile(r'((?:[^="]|"(?:[^"\\]|\\.)*")*)=(.*)', re.DOTALL)
 _MEANINGS = {
     "kept": "kept: not executed again",
     "forgotten": "goes on from where it was",
@@ -66,7 +66,7 @@ def _edits(given: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for item in given:
         parts = _EDIT.fullmatch(item)
-        if parts is None:
+        if parts is None or ":" not in parts[1]:
             raise UsageError(f"[cli/bad-edit] --edit {item!r} is not 'node:field=value', as in 'draft:output.text=Hi'")
         address, value = parts.groups()
         text = value_from(value)
