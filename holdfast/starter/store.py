@@ -263,12 +263,6 @@ class CheckpointStore:
             await self._delete_execution(workflow_id, execution)
         await self._delete_execution(run_id, last)
 
-    async def delete_executions(self, query: str) -> None:
-        """Deletes what a query finds, newest last: the execution that a run is found by."""
-        listed = [(run.start_time, run.id, run.run_id) async for run in self._temporal.list_workflows(query)]
-        for _, workflow_id, execution in sorted(listed):
-            await self._delete_execution(workflow_id, execution)
-
     async def _delete_execution(self, workflow_id: str, execution: str) -> None:
         request = DeleteWorkflowExecutionRequest(
             namespace=self._temporal.namespace,

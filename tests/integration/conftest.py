@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client
 
 from holdfast import HoldfastClient, Node, RunConfig, RunnableResult, read_flow
@@ -78,3 +80,11 @@ def outputs() -> Callable[[RunnableResult], dict[str, Any]]:
         return {node: outcome["output"] for node, outcome in result.output.items() if outcome["status"] == "success"}
 
     return of
+
+
+async def remove_executions(client: Client, query: str) -> None:
+    """As a namespace's retention does it: without a look at what belongs together."""
+    async for found in client.list_workflows(query):
+        gone = WorkflowExecution(workflow_id=found.id, run_id=found.run_id)
+        request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=gone)
+        await client.workflow_service.delete_workflow_execution(request)

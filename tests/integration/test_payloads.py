@@ -28,7 +28,7 @@ from holdfast.starter.errors import RunExistsError
 from holdfast.starter.run_blobs import RunBlobs, payloads_in
 from holdfast.starter.store import Retention
 from tests.integration import agent_tools
-from tests.integration.conftest import Bench
+from tests.integration.conftest import Bench, remove_executions
 from tests.integration.test_agents import look, scripted, spec
 from tests.servers.s3 import S3Server
 
@@ -492,7 +492,7 @@ async def test_a_run_that_takes_the_id_of_a_deleted_one_keeps_what_it_has_stored
     old, blobs = await stored(far.client.temporal, run_id), RunBlobs(far.client.temporal)
     # As a deletion does it, which may have many others between the run and its blobs.
     names = await blobs.release([run_id])
-    await CheckpointStore(far.client).delete_executions(f"WorkflowId = '{run_id}'")
+    await remove_executions(far.client.temporal, f"WorkflowId = '{run_id}'")
     async with asyncio.timeout(60):
         while True:
             try:

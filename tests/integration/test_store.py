@@ -22,7 +22,7 @@ from holdfast.flows.reading import flow_from_data
 from holdfast.flows.spec import FlowSpec
 from holdfast.starter.errors import InnerRunError, NotAFlowError, PartOfRunError
 from holdfast.starter.store import Collected, Retention
-from tests.integration.conftest import Bench
+from tests.integration.conftest import Bench, remove_executions
 from tests.integration.test_reset import reset
 
 NESTED = """
@@ -180,7 +180,7 @@ async def test_flows_inside_a_run_that_is_gone_are_found_and_go_too(bench: Bench
     await bench.client.result(run_id)
     await listed(bench.client.temporal, f"RootWorkflowId = '{run_id}'", 4)
     # As it is when a namespace's retention, or somebody's hand, has taken the outer run alone.
-    await store.delete_executions(f"WorkflowId = '{run_id}'")
+    await remove_executions(bench.client.temporal, f"WorkflowId = '{run_id}'")
     await listed(bench.client.temporal, f"WorkflowId = '{run_id}'", 0)
     looked = await store.collect(dry_run=True)
     await store.collect()
@@ -281,7 +281,7 @@ async def test_a_run_whose_first_executions_are_gone_is_read_from_where_its_hist
     first = await bench.client.temporal.get_workflow_handle(
         run_id, run_id=await first_execution(bench, run_id)
     ).describe()
-    await store.delete_executions(f"RunId = '{first.run_id}'")
+    await remove_executions(bench.client.temporal, f"RunId = '{first.run_id}'")
     await listed(bench.client.temporal, f"RunId = '{first.run_id}'", 0)
     left = await bench.client.list_checkpoints(run_id)
     since = await bench.client.transitions(run_id)
