@@ -160,9 +160,9 @@ class CheckpointStore:
 
     async def _may_go(self, run: WorkflowExecution, wanted: Retention, kept: dict[str, int]) -> bool:
         flow = run.typed_search_attributes.get(FLOW) or ""
+        if wanted.keep is not None and await self._was_reset(run):
+            return False  # It is none of those that are kept.
         if wanted.keep is not None:
-            if await self._was_reset(run):
-                return False  # It is none of those that are kept.
             kept[flow] = kept.get(flow, 0) + 1
             if kept[flow] <= wanted.keep:
                 return False
@@ -178,7 +178,7 @@ class CheckpointStore:
                 return False
             older_than = timedelta(days=days)
         old = older_than is None or (run.close_time is not None and run.close_time <= _now() - older_than)
-        return old and not await self._was_reset(run)
+        return old and (wanted.keep is not None or not await self._was_reset(run))
 
     async def _was_reset(self, run: WorkflowExecution) -> bool:
         """Whether it is an execution that a reset has ended. Its run goes on in another one, which may be open."""

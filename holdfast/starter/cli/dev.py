@@ -34,7 +34,7 @@ def dev_command(options: argparse.Namespace) -> int:
                 with CodecServer(server, state) as codec:
                     worker = start_worker(server, state, options.load, options.task_queue)
                     # What is announced can be opened at once.
-                    _await([options.console_port, server.codec_port])
+                    _await([options.console_port, server.codec_port], console, stopping)
                     _announce(options, server, state, worker.pid)
                     return _supervise(options, server, state, worker, codec, stopping)
             finally:
@@ -55,13 +55,6 @@ def _console(options: argparse.Namespace, server: embedded.Running, state: Path)
         return embedded.spawn(command, log)
 
 
-def _await(ports: list[int]) -> None:
-    """For a moment only: who does not come up says why in its log, and the rest is of use without it."""
-    deadline = time.monotonic() + _UP_SECONDS
-    while not all(map(embedded.answers, ports)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-
 class _StopRequest:
     """Ctrl-C or SIGTERM, noticed between two looks at the worker."""
 
@@ -72,6 +65,15 @@ class _StopRequest:
 
     def _receive(self, *_: object) -> None:
         self.received = True
+
+
+def _await(ports: list[int], console: subprocess.Popen[bytes], stopping: _StopRequest) -> None:
+    """For a moment only: who does not come up says why in its log, and the rest is of use without it."""
+    deadline = time.monotonic() + _UP_SECONDS
+    while not all(map(embedded.answers, ports)) and time.monotonic() < deadline:
+        if console.poll() is not None or stopping.received:
+            return
+        time.sleep(0.02)
 
 
 def _announce(options: argparse.Namespace, server: embedded.Running, state: Path, worker_pid: int) -> None:
